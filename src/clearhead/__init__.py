@@ -1,0 +1,22 @@
+"""See what every attention head is looking at: exact, at any length, at the speed of not looking."""
+
+from clearhead.attention import attention, explain, observe
+from clearhead.biases import ALiBi
+from clearhead.masks import All, Causal, Documents, Padding, Prefix, Window
+from clearhead.observables import Observables, Observation
+
+__version__ = "0.1.0"
+__all__ = [
+    "ALiBi",
+    "All",
+    "Causal",
+    "Documents",
+    "Observables",
+    "Observation",
+    "Padding",
+    "Prefix",
+    "Window",
+    "attention",
+    "explain",
+    "observe",
+]

@@ -1,0 +1,1 @@
+"""Everything fast. Private: the public way in is `clearhead.attention`."""

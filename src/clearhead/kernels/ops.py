@@ -1,0 +1,227 @@
+"""`clearhead::attention` and its backward as torch operators, so that compile, autograd, vmap and export see one op each.
+
+An operator takes tensors and numbers only, so a mask travels as its `Plan`, field by field.
+"""
+# No `from __future__ import annotations` here: torch.library reads the operators' schemas from real annotations.
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from clearhead.kernels import tiled, tiled_backward, tiled_observe
+from clearhead.kernels.problem import Problem
+from clearhead.kernels.tiled_backward import Gradients
+from clearhead.masks import Plan
+from clearhead.observables import Observables
+
+
+def _problem(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lo: Tensor,
+    hi: Tensor,
+    query_labels: Tensor | None,
+    key_labels: Tensor | None,
+    dense: Tensor | None,
+    bias: Tensor | None,
+    slopes: Tensor | None,
+    sinks: Tensor | None,
+    scale: float,
+    softcap: float | None,
+) -> Problem:
+    return Problem(
+        query, key, value, Plan(lo, hi, query_labels, key_labels, dense), scale, softcap, bias, slopes, sinks
+    )
+
+
+@torch.library.custom_op("clearhead::attention", mutates_args=())
+def attention_op(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lo: Tensor,
+    hi: Tensor,
+    query_labels: Tensor | None,
+    key_labels: Tensor | None,
+    dense: Tensor | None,
+    bias: Tensor | None,
+    slopes: Tensor | None,
+    sinks: Tensor | None,
+    scale: float,
+    softcap: float | None,
+) -> tuple[Tensor, Tensor]:
+    """Output (B, Hq, Tq, Dv) and log-sum-exp (B, Hq, Tq)."""
+    return tiled.attention(
+        _problem(query, key, value, lo, hi, query_labels, key_labels, dense, bias, slopes, sinks, scale, softcap)
+    )
+
+
+@attention_op.register_fake
+def _(query, key, value, *args):  # type: ignore[no-untyped-def]
+    compute = torch.float64 if query.dtype == torch.float64 else torch.float32
+    return query.new_empty(*query.shape[:3], value.shape[3]), query.new_empty(query.shape[:3], dtype=compute)
+
+
+@torch.library.custom_op("clearhead::attention_backward", mutates_args=())
+def attention_backward_op(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lo: Tensor,
+    hi: Tensor,
+    query_labels: Tensor | None,
+    key_labels: Tensor | None,
+    dense: Tensor | None,
+    bias: Tensor | None,
+    slopes: Tensor | None,
+    sinks: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    grad_lse: Tensor,
+) -> list[Tensor]:
+    """Gradients of query, key, value, bias, sinks, each in its input's dtype; an empty tensor where there is no input."""
+    problem = _problem(query, key, value, lo, hi, query_labels, key_labels, dense, bias, slopes, sinks, scale, softcap)
+    found = tiled_backward.backward(problem, out, lse, grad_out, grad_lse)
+    return [
+        query.new_empty(0) if x is None or g is None else g.to(x.dtype)
+        for x, g in zip((query, key, value, bias, sinks), found, strict=True)
+    ]
+
+
+@attention_backward_op.register_fake
+def _(query, key, value, lo, hi, ql, kl, dense, bias, slopes, sinks, *args):  # type: ignore[no-untyped-def]
+    return [
+        query.new_empty(0) if x is None else torch.empty_like(x, memory_format=torch.contiguous_format)
+        for x in (query, key, value, bias, sinks)
+    ]
+
+
+INPUTS = 13  # arguments of attention_op
+BIAS, SINKS = 8, 10  # where bias and sinks stand among them
+
+
+def _keep(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    """Save what the backward needs: every tensor argument and both results; numbers are kept as they are."""
+    ctx.numbers = inputs[11:13]
+    ctx.save_for_backward(*inputs[:11], *output)
+    ctx.set_materialize_grads(True)
+
+
+def _backward(ctx, grad_out: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
+    *tensors, out, lse = ctx.saved_tensors
+    grads = attention_backward_op(*tensors, *ctx.numbers, out, lse, grad_out, grad_lse)
+    return _arranged(grads, tensors, INPUTS)
+
+
+def _arranged(
+    grads: Sequence[Tensor | None], tensors: Sequence[Tensor | None], count: int
+) -> tuple[Tensor | None, ...]:
+    """Gradients of query, key, value, bias, sinks at their places among `count` arguments."""
+    places: list[Tensor | None] = [None] * count
+    places[:3] = grads[:3]
+    for at, grad in ((BIAS, grads[3]), (SINKS, grads[4])):
+        places[at] = None if tensors[at] is None else grad
+    return tuple(places)
+
+
+attention_op.register_autograd(_backward, setup_context=_keep)
+
+
+def _keep_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]  # noqa: ARG001
+    ctx.numbers = inputs[11:13]
+    ctx.save_for_backward(*inputs[:11], *inputs[INPUTS:])
+
+
+def _double_backward(ctx, incoming: list[Tensor]) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
+    *tensors, out, lse, grad_out, grad_lse = ctx.saved_tensors
+    problem = _problem(*tensors, *ctx.numbers)
+    arriving = [
+        None if x is None or g is None else g.to(problem.dtype)
+        for x, g in zip((*tensors[:3], tensors[BIAS], tensors[SINKS]), incoming, strict=True)
+    ]
+    totals, d_out, d_lse, d_grad_out, d_grad_lse = tiled_backward.double_backward(
+        problem,
+        out,
+        lse,
+        grad_out,
+        grad_lse,
+        Gradients(*arriving),  # type: ignore[arg-type]
+    )
+    grads = [
+        None if x is None or g is None else g.to(x.dtype)
+        for x, g in zip((*tensors[:3], tensors[BIAS], tensors[SINKS]), totals, strict=True)
+    ]
+    tail = (d_out.to(out.dtype), d_lse, d_grad_out.to(grad_out.dtype), d_grad_lse)
+    return _arranged(grads, tensors, INPUTS) + tail
+
+
+attention_backward_op.register_autograd(_double_backward, setup_context=_keep_backward)
+
+
+def run(problem: Problem) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp of a problem, through the operator."""
+    plan = problem.plan
+    found: tuple[Tensor, Tensor] = attention_op(
+        problem.query,
+        problem.key,
+        problem.value,
+        plan.lo,
+        plan.hi,
+        plan.query_labels,
+        plan.key_labels,
+        plan.dense,
+        problem.bias,
+        problem.slopes,
+        problem.sinks,
+        problem.scale,
+        problem.softcap,
+    )
+    return found
+
+
+def run_observed(
+    problem: Problem, observables: Observables, offset: int, padded: Tensor | None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Output (with gradients) and everything measured (without), by the names of `Observation`."""
+    found: dict[str, Tensor] = {}
+    output = _Observed.apply(
+        problem.query,
+        problem.key,
+        problem.value,
+        problem.bias,
+        problem.sinks,
+        problem,
+        observables,
+        offset,
+        padded,
+        found,
+    )
+    return output, found
+
+
+class _Observed(torch.autograd.Function):
+    """The observing pass, with the backward of `attention_op`: looking changes no gradient."""
+
+    @staticmethod
+    def forward(ctx, query, key, value, bias, sinks, problem, observables, offset, padded, found):  # type: ignore[no-untyped-def]
+        output, measured = tiled_observe.observe(problem, observables, offset, padded)
+        found.update(measured)
+        ctx.problem = problem
+        ctx.save_for_backward(query, key, value, bias, sinks, output, measured["lse"])
+        return output
+
+    @staticmethod
+    def backward(ctx, grad_out):  # type: ignore[no-untyped-def]
+        query, key, value, bias, sinks, output, lse = ctx.saved_tensors
+        p = ctx.problem
+        grads = attention_backward_op(
+            query, key, value, p.plan.lo, p.plan.hi, p.plan.query_labels, p.plan.key_labels, p.plan.dense, bias, p.slopes,
+            sinks, p.scale, p.softcap, output, lse, grad_out, torch.zeros_like(lse),
+        )  # fmt: skip
+        d_bias, d_sinks = (None if x is None else g for x, g in zip((bias, sinks), grads[3:], strict=True))
+        return (*grads[:3], d_bias, d_sinks, None, None, None, None, None)

@@ -1,0 +1,97 @@
+"""One attention call in the form every kernel takes: four-dimensional, validated, its mask a plan of O(T) numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.masks import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """query (B, Hq, Tq, D), key (B, Hk, Tk, D), value (B, Hk, Tk, Dv) of one dtype and device, and the options."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    plan: Plan
+    scale: float
+    softcap: float | None = None
+    bias: Tensor | None = None  # (B or 1, Hq or 1, Tq or 1, Tk or 1)
+    slopes: Tensor | None = None  # (Hq,): ALiBi, −slope · |a_i − j|
+    sinks: Tensor | None = None  # (Hq,): one more logit in the denominator
+
+    @property
+    def groups(self) -> int:
+        """Query heads that share one key head."""
+        return self.query.shape[1] // max(1, self.key.shape[1])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype to compute in: float32, or float64 for float64 inputs."""
+        return torch.float64 if self.query.dtype == torch.float64 else torch.float32
+
+    def in_compute_dtype(self) -> Problem:
+        """The same with every number in the dtype to compute in."""
+
+        def cast(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.to(self.dtype)
+
+        return dataclasses.replace(
+            self,
+            query=self.query.to(self.dtype),
+            key=self.key.to(self.dtype),
+            value=self.value.to(self.dtype),
+            bias=cast(self.bias),
+            slopes=cast(self.slopes),
+            sinks=cast(self.sinks),
+        )
+
+
+def tighten(plan: Plan) -> Plan:
+    """Narrow the intervals to what labels and a dense mask allow, and drop either when the intervals say it all.
+
+    Reads data, so it runs inside the kernels and not while a call is traced. Contiguous documents become plain intervals;
+    a dense mask that is causal or a window in disguise does too. O(B·T log T) for labels, one pass for a dense mask.
+    """
+    lo, hi, labels, dense = plan.lo, plan.hi, plan.query_labels, plan.dense
+    key_labels = plan.key_labels
+    if labels is not None and key_labels is not None and key_labels.shape[-1] and labels.shape[-1]:
+        exact = True
+        for queries, keys in zip(labels, key_labels, strict=True):
+            first, end, contiguous = _label_hull(queries, keys)
+            lo, hi = torch.maximum(lo, first), torch.minimum(hi, end)
+            exact = exact and contiguous
+        if exact:
+            labels = key_labels = None
+    if dense is not None and dense.numel():
+        any_head = dense.any(1)  # (b, tq, tk)
+        tk = dense.shape[-1]
+        j = torch.arange(tk, device=dense.device)
+        first = torch.where(any_head, j, tk).amin(-1)
+        end = torch.where(any_head, j + 1, 0).amax(-1)
+        lo, hi = torch.maximum(lo, first), torch.minimum(hi, end)
+        # Exact when every head sees as many keys as the hull holds (labels may hide some of them, on top).
+        if bool((dense.sum(-1) == (end - first).clamp(min=0)[:, None]).all()):
+            dense = None
+    lo, hi = torch.broadcast_tensors(lo, hi.clamp(min=0))
+    return Plan(lo, hi, labels, key_labels, dense)
+
+
+def _label_hull(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """For every query the first and one past the last key with its label, and whether all keys between have it too."""
+    batch = max(queries.shape[0], keys.shape[0])
+    queries, keys = queries.expand(batch, -1).contiguous(), keys.expand(batch, -1)
+    ordered, order = torch.sort(keys, dim=-1, stable=True)
+    left = torch.searchsorted(ordered, queries)
+    right = torch.searchsorted(ordered, queries, right=True)
+    found = right > left
+    tk = keys.shape[-1]
+    first = torch.where(found, order.gather(1, left.clamp(max=tk - 1)), tk)
+    end = torch.where(found, order.gather(1, (right - 1).clamp(min=0)) + 1, 0)
+    contiguous = bool((~found | (end - first == right - left)).all())
+    return first, end, contiguous

@@ -1,0 +1,180 @@
+"""Gradients of `tiled.attention`, and gradients of those: strip by strip, O(T) memory for both.
+
+With P = e^{z − L}, δ_i = Σ_d dO·O and c = dL − δ:
+
+    dz = P (dO Vᵀ + c)    dV = Pᵀ dO    dQ = dz K · scale    dK = dzᵀ Q · scale    d_sink = Σ_i e^{s − L_i} c_i
+
+`strip_gradients` is these formulas in plain differentiable PyTorch. The backward pass sums it over strips; the double
+backward lets autograd differentiate one strip at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clearhead.kernels import tiled
+from clearhead.kernels.problem import Problem, tighten
+from clearhead.kernels.tiled import Strip, careful, key_rows, query_rows, seen_product
+
+
+class Gradients(NamedTuple):
+    """In the compute dtype; None where the call had no such input."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    bias: Tensor | None
+    sinks: Tensor | None
+
+
+def strip_gradients(
+    p: Problem,
+    s: Strip,
+    query: Float[Tensor, "n rows d"],
+    key: Float[Tensor, "n keys d"],
+    value: Float[Tensor, "n keys dv"],
+    bias: Tensor | None,
+    lse: Float[Tensor, "n rows"],
+    grad_out: Float[Tensor, "n rows dv"],
+    c: Float[Tensor, "n rows"],
+    finite: bool,
+) -> list[Tensor]:
+    """One strip's share of the gradients of query, key and value, and dz where there is a bias."""
+    visible = tiled.visible_pairs(p, s)
+    seen = careful(p, s, visible, finite)
+    z = tiled.logits(query * p.scale, key, p, s, bias, visible)
+    weights = torch.exp(z - torch.where(lse == -torch.inf, 0.0, lse)[..., None])
+    dz = weights * (torch.bmm(grad_out, value.mT) + c[..., None])
+    if seen is not None:
+        dz = torch.where(seen, dz, 0.0)
+    d_scores = dz
+    if p.softcap is not None:
+        capped = torch.tanh(torch.bmm(query * p.scale, key.mT) / p.softcap)
+        d_scores = dz * (1 - (capped if seen is None else torch.where(seen, capped, 0.0)) ** 2)
+    seen_t = None if seen is None else seen.mT
+    return [
+        seen_product(d_scores, key, seen) * p.scale,
+        seen_product(d_scores.mT, query, seen_t) * p.scale,
+        seen_product(weights.mT, grad_out, seen_t),
+        *([] if bias is None else [dz]),
+    ]
+
+
+def backward(problem: Problem, out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor) -> Gradients:
+    """Gradients of every input. Strips are added in a fixed order, so the bits are the same every time."""
+    p, out, grad_out = _ready(problem, out, grad_out)
+    c = grad_lse - (grad_out * out).sum(-1)
+    finite = tiled.all_finite(p.query, p.key, p.value, grad_out)
+    totals = _zeros(p)
+    for s in tiled.strips(p):
+        parts = strip_gradients(p, s, *_strip_inputs(p, s, lse, grad_out, c), finite)
+        _add(p, s, totals, parts)
+    sinks = None if p.sinks is None else _sink_gradient(p.sinks, lse, c)
+    return totals._replace(sinks=sinks)
+
+
+def double_backward(
+    problem: Problem, out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor, incoming: Gradients
+) -> tuple[Gradients, Tensor, Tensor, Tensor, Tensor]:
+    """Vector-Jacobian product of `backward`: gradients of its inputs, then of out, lse, grad_out, grad_lse."""
+    p, out, grad_out = _ready(problem, out, grad_out)
+    c = grad_lse - (grad_out * out).sum(-1)
+    totals = _zeros(p)
+    d_lse, d_grad_out, d_c = torch.zeros_like(lse), torch.zeros_like(grad_out), torch.zeros_like(c)
+    for s in tiled.strips(p):
+        inputs = _strip_inputs(p, s, lse, grad_out, c)
+        leaves = [x.detach().requires_grad_() for x in inputs if x is not None]
+        with torch.enable_grad():
+            query, key, value, *rest = leaves
+            bias = rest.pop(0) if p.bias is not None else None
+            parts = strip_gradients(p, s, query, key, value, bias, *rest, finite=True)
+        found = list(torch.autograd.grad(parts, leaves, _strip_cotangents(p, s, incoming), materialize_grads=True))
+        for target, rows in zip((d_c, d_grad_out, d_lse), reversed(found), strict=False):
+            _add_query_rows(target, s, p.groups, rows)
+        _add(p, s, totals, found[:-3])
+    # The rest of the formulas is O(T): c and the sinks' gradient, as whole tensors.
+    wide = [x.detach().requires_grad_() for x in (out, lse, grad_out, grad_lse)]
+    sinks = [] if p.sinks is None else [p.sinks.detach().requires_grad_()]
+    with torch.enable_grad():
+        c = wide[3] - (wide[2] * wide[0]).sum(-1)
+        results, cotangents = [c], [d_c]
+        if p.sinks is not None and incoming.sinks is not None:
+            results.append(_sink_gradient(sinks[0], wide[1], c))
+            cotangents.append(incoming.sinks)
+    d_out, d_lse_2, d_grad_out_2, d_grad_lse, *d_sinks = torch.autograd.grad(
+        results, wide + sinks, cotangents, materialize_grads=True
+    )
+    totals = totals._replace(sinks=d_sinks[0] if d_sinks else None)
+    return totals, d_out, d_lse + d_lse_2, d_grad_out + d_grad_out_2, d_grad_lse
+
+
+def _ready(problem: Problem, out: Tensor, grad_out: Tensor) -> tuple[Problem, Tensor, Tensor]:
+    p = problem.in_compute_dtype()
+    return dataclasses.replace(p, plan=tighten(p.plan)), out.to(p.dtype), grad_out.to(p.dtype)
+
+
+def _sink_gradient(sinks: Tensor, lse: Tensor, c: Tensor) -> Tensor:
+    return (torch.exp(sinks[:, None] - lse) * c).sum((0, 2))
+
+
+def _zeros(p: Problem) -> Gradients:
+    return Gradients(
+        torch.zeros_like(p.query, memory_format=torch.contiguous_format),
+        torch.zeros_like(p.key, memory_format=torch.contiguous_format),
+        torch.zeros_like(p.value, memory_format=torch.contiguous_format),
+        None if p.bias is None else torch.zeros_like(p.bias, memory_format=torch.contiguous_format),
+        None,
+    )
+
+
+def _strip_inputs(
+    p: Problem, s: Strip, lse: Tensor, grad_out: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor, Tensor, Tensor]:
+    return (
+        query_rows(p.query, s, p.groups),
+        key_rows(p.key, s),
+        key_rows(p.value, s),
+        None if p.bias is None else tiled.bias_part(p, s),
+        query_rows(lse, s, p.groups),
+        query_rows(grad_out, s, p.groups),
+        query_rows(c, s, p.groups),
+    )
+
+
+def _strip_cotangents(p: Problem, s: Strip, incoming: Gradients) -> list[Tensor]:
+    found = [
+        query_rows(incoming.query, s, p.groups),
+        key_rows(incoming.key, s),
+        key_rows(incoming.value, s),
+    ]
+    if p.bias is not None and incoming.bias is not None:
+        part = tiled.block(incoming.bias, p, s)
+        rows, keys = s.i1 - s.i0, s.j1 - s.j0
+        whole = part.expand(s.b1 - s.b0, (s.h1 - s.h0) * p.groups, rows, keys)
+        found.append(whole.reshape(s.batch_heads, p.groups * rows, keys))
+    return found
+
+
+def _add_query_rows(target: Tensor, s: Strip, groups: int, rows: Tensor) -> None:
+    part = target[s.b0 : s.b1, s.h0 * groups : s.h1 * groups, s.i0 : s.i1]
+    part += rows.reshape(part.shape)
+
+
+def _add(p: Problem, s: Strip, totals: Gradients, parts: list[Tensor]) -> None:
+    """Add one strip's shares (query, key, value, bias) to the totals, the bias summed over what it was broadcast to."""
+    _add_query_rows(totals.query, s, p.groups, parts[0])
+    for total, rows in ((totals.key, parts[1]), (totals.value, parts[2])):
+        part = total[s.b0 : s.b1, s.h0 : s.h1, s.j0 : s.j1]
+        part += rows.reshape(part.shape)
+    if totals.bias is not None:
+        target = tiled.block(totals.bias, p, s)
+        share = parts[3]
+        if share.shape != target.shape:
+            b, h, rows, keys = s.b1 - s.b0, (s.h1 - s.h0) * p.groups, s.i1 - s.i0, s.j1 - s.j0
+            share = share.reshape(b, h, rows, keys).sum_to_size(target.shape)
+        target += share

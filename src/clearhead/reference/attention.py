@@ -1,0 +1,93 @@
+"""Softmax attention, written down. Order: scores · scale → softcap → + bias → mask → softmax with sinks → · value."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+class Pattern(NamedTuple):
+    """One call's full pattern and what it was made from; every field T×T but `lse`."""
+
+    logits: Float[Tensor, "b hq tq tk"]  # z_ij, after scale, softcap, bias and mask (−inf where hidden)
+    lse: Float[Tensor, "b hq tq"]  # L_i = log Σ_j e^{z_ij}, the sink's e^{s_h} included
+    weights: Float[Tensor, "b hq tq tk"]  # p_ij = e^{z_ij − L_i}
+    visible: Bool[Tensor, "#b #hq tq tk"]  # may query i see key j
+
+
+def pattern(
+    query: Float[Tensor, "b hq tq d"],
+    key: Float[Tensor, "b hk tk d"],
+    *,
+    visible: Bool[Tensor, "#b #hq tq tk"],
+    bias: Float[Tensor, "#b #hq #tq #tk"] | None = None,
+    scale: float,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " hq"] | None = None,
+) -> Pattern:
+    """Logits, log-sum-exp and weights of every pair, in the inputs' own dtype. O(Tq·Tk) memory."""
+    groups = query.shape[1] // key.shape[1]
+    key = key.repeat_interleave(
+        groups, dim=1
+    )  # (b, hk, tk, d) -> (b, hq, tk, d): query head h reads key head h // groups
+    logits = query @ key.mT * scale  # (b, hq, tq, tk)
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    if bias is not None:
+        logits = logits + bias
+        visible = visible & (bias != -torch.inf)  # adding −inf is another way to hide
+    logits = torch.where(visible, logits, -torch.inf)
+    columns = logits if sinks is None else torch.cat([logits, _sink_column(sinks, logits)], dim=-1)
+    lse = _logsumexp(columns)  # (b, hq, tq)
+    # A row that sees nothing has L = −inf; measured from 0 instead, its weights are e^{−inf} = 0 and not NaN.
+    weights = torch.exp(logits - torch.where(lse == -torch.inf, 0.0, lse)[..., None])
+    return Pattern(logits, lse, weights, visible.expand_as(logits))
+
+
+def attention(
+    query: Float[Tensor, "b hq tq d"],
+    key: Float[Tensor, "b hk tk d"],
+    value: Float[Tensor, "b hk tk dv"],
+    *,
+    visible: Bool[Tensor, "#b #hq tq tk"],
+    bias: Float[Tensor, "#b #hq #tq #tk"] | None = None,
+    scale: float,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " hq"] | None = None,
+) -> Float[Tensor, "b hq tq dv"]:
+    """Σ_j p_ij v_j, in the inputs' own dtype."""
+    p = pattern(query, key, visible=visible, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
+    value = value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)  # (b, hq, tk, dv)
+    return weighted_sum(p.weights, value, p.visible)
+
+
+def weighted_sum(
+    weights: Float[Tensor, "b hq tq tk"], value: Float[Tensor, "b hq tk dv"], visible: Bool[Tensor, "b hq tq tk"]
+) -> Float[Tensor, "b hq tq dv"]:
+    """Weights @ value, except that what is not visible contributes nothing even where value is NaN or infinite."""
+    finite = torch.isfinite(value).all(dim=-1)  # (b, hq, tk)
+    if finite.all():
+        return weights @ value
+    out = weights @ torch.where(finite[..., None], value, 0.0)
+    for j in (~finite).flatten(0, 1).any(0).nonzero().flatten().tolist():
+        bad = (visible[..., j] & ~finite[..., None, j])[..., None]  # (b, hq, tq, 1)
+        out = out + torch.where(bad, weights[..., j, None] * value[..., None, j, :], 0.0)
+    return out
+
+
+def _sink_column(sinks: Tensor, logits: Tensor) -> Tensor:
+    return sinks[None, :, None, None].expand(logits.shape[0], -1, logits.shape[2], 1)
+
+
+def _logsumexp(x: Tensor) -> Tensor:
+    """torch.logsumexp with zero gradient, not NaN, where a row is all −inf; −inf there, also when a row has no columns."""
+    if x.shape[-1] == 0:
+        return x.new_full(x.shape[:-1], -torch.inf)
+    top = x.amax(dim=-1, keepdim=True).detach()
+    top = torch.where(top == -torch.inf, 0.0, top)
+    total = torch.exp(x - top).sum(-1)
+    empty = total == 0
+    return torch.where(empty, -torch.inf, torch.log(torch.where(empty, 1.0, total)) + top.squeeze(-1))

@@ -1,0 +1,23 @@
+"""What every test shares: hypothesis profiles, one thread, a fixed seed, and the names a doctest may use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+import torch
+
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=25, database=None)
+hypothesis.settings.register_profile("long", deadline=None, max_examples=400)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    """Every test draws the same numbers, whichever tests ran before it, and leaves the thread count as it was."""
+    threads = torch.get_num_threads()
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)

@@ -160,7 +160,7 @@ class Observation:
 
         >>> observation.mean("entropy", start=1)   # doctest: +SKIP
         """
-        values = getattr(self, name)[..., start:]
+        values: Tensor = getattr(self, name)[..., start:]
         if self.padded is None:
             return values.mean(-1)
         real = ~self.padded[:, None, start:].expand(values.shape)

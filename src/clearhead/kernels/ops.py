@@ -59,7 +59,7 @@ def attention_op(
 
 
 @attention_op.register_fake
-def _(query, key, value, *args):  # type: ignore[no-untyped-def]
+def _(query, _key, value, *_):  # type: ignore[no-untyped-def]
     compute = torch.float64 if query.dtype == torch.float64 else torch.float32
     return query.new_empty(*query.shape[:3], value.shape[3]), query.new_empty(query.shape[:3], dtype=compute)
 
@@ -94,7 +94,7 @@ def attention_backward_op(
 
 
 @attention_backward_op.register_fake
-def _(query, key, value, lo, hi, ql, kl, dense, bias, slopes, sinks, *args):  # type: ignore[no-untyped-def]
+def _(query, key, value, _lo, _hi, _ql, _kl, _dense, bias, _slopes, sinks, *_):  # type: ignore[no-untyped-def]
     return [
         query.new_empty(0) if x is None else torch.empty_like(x, memory_format=torch.contiguous_format)
         for x in (query, key, value, bias, sinks)

@@ -1,8 +1,8 @@
 """Blocked PyTorch: any device, any dtype, O(T) memory forward and backward, differentiable twice.
 
-A block of query rows meets all the keys it may see at once (a strip), so its softmax is the plain one, with no running
-maximum to correct, and whoever wants to look at the weights finds whole rows of them. Rows per strip shrink as rows grow,
-so that a strip stays within `STRIP_BYTES`, whatever T is. Keys that no row of a strip may see are never read.
+A block of query rows meets its keys tile by tile. Each tile has a softmax of its own, and tiles are merged by their
+log-sum-exps: with L = logaddexp(L_a, L_b), outputs and weights of a tile count e^{L_a − L}. Tiles in which no pair may be
+seen are not computed; tiles in which every pair may be seen carry no mask.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from torch import Tensor
 
 from clearhead.kernels.problem import Problem, tighten
 
-STRIP_BYTES = 8 << 20  # scores of one strip; measured best between the L2 of two cores and the shared L3
-MOST_ROWS = 128  # more rows waste work along a causal edge: half a block of keys is computed and masked for each row
+# Matrices of this size run near the peak of the BLAS underneath, and a tile of them stays in cache between two steps.
+TILE_ROWS = 256
+TILE_KEYS = 256
+TILE_BYTES = 4 << 20  # scores of one tile over all the heads taken together
 
 
 @dataclass(frozen=True)
-class Strip:
+class Tile:
     """Samples b0:b1, key heads h0:h1 (and the query heads that read them), queries i0:i1, keys j0:j1."""
 
     b0: int
@@ -37,13 +39,19 @@ class Strip:
 
     @property
     def batch_heads(self) -> int:
-        """How many (sample, key head) pairs the strip holds."""
+        """How many (sample, key head) pairs the tile holds."""
         return (self.b1 - self.b0) * (self.h1 - self.h0)
 
 
-def strips(problem: Problem) -> Iterator[Strip]:
-    """Cut a call into strips, in a fixed order. The problem's plan must be tightened."""
+def row_blocks(problem: Problem, block_bytes: int | None = None) -> Iterator[list[Tile]]:
+    """Cut a call into blocks of rows, each a list of tiles in the order of their keys. The plan must be tightened.
+
+    With `block_bytes`, fewer heads and then fewer rows are taken together where rows are so long that the scores of a
+    whole block would need more than that.
+    """
     B, Hk, Tq = problem.query.shape[0], problem.key.shape[1], problem.query.shape[2]
+    if 0 in (*problem.query.shape[:3], problem.key.shape[2]):
+        return
     plan, groups = problem.plan, problem.groups
     checked = plan.query_labels is not None or plan.dense is not None
     size = torch.finfo(problem.dtype).bits // 8
@@ -51,22 +59,28 @@ def strips(problem: Problem) -> Iterator[Strip]:
     # Samples that see different keys are cut one by one: a hull over all of them would do work that none needs.
     samples = [(0, B, los[0], his[0])] if len(los) == 1 else [(b, b + 1, los[b], his[b]) for b in range(B)]
     for b0, b1, lo, hi in samples:
+        per_head = size * groups * (b1 - b0)
+        heads = max(1, min(Hk, TILE_BYTES // (per_head * min(Tq, TILE_ROWS) * TILE_KEYS)))
         i0 = 0
         while i0 < Tq:
-            widest = max(1, max(hi[i0 : i0 + MOST_ROWS]) - min(lo[i0 : i0 + MOST_ROWS]))
-            heads = min(Hk, max(1, STRIP_BYTES // (size * 32 * groups * widest * (b1 - b0))))
-            rows = STRIP_BYTES // (size * groups * heads * widest * (b1 - b0))
-            i1 = min(Tq, i0 + max(8, min(MOST_ROWS, rows)))
+            i1 = min(Tq, i0 + TILE_ROWS)
+            if block_bytes is not None:
+                widest = max(1, max(hi[i0:i1]) - min(lo[i0:i1]))
+                heads = max(1, min(heads, block_bytes // (per_head * (i1 - i0) * widest)))
+                i1 = min(i1, i0 + max(8, block_bytes // (per_head * heads * widest)))
             j0, j1 = min(lo[i0:i1]), max(hi[i0:i1])
-            if j0 < j1:
-                full = not checked and max(lo[i0:i1]) <= j0 and min(hi[i0:i1]) >= j1
-                for h0 in range(0, Hk, heads):
-                    yield Strip(b0, b1, h0, min(Hk, h0 + heads), i0, i1, j0, j1, not full)
+            inner0, inner1 = max(lo[i0:i1]), min(hi[i0:i1])  # keys that every row of the block may see
+            for h0 in range(0, Hk, heads):
+                yield [
+                    Tile(b0, b1, h0, min(Hk, h0 + heads), i0, i1, j, end, checked or j < inner0 or end > inner1)
+                    for j in range(j0, j1, TILE_KEYS)
+                    for end in [min(j1, j + TILE_KEYS)]
+                ]
             i0 = i1
 
 
 class Workspace:
-    """Named scratch memory, allocated once and reused by every strip: fresh pages cost more than the arithmetic."""
+    """Named scratch memory, allocated once and reused by every tile: fresh pages cost more than the arithmetic."""
 
     def __init__(self, like: Tensor) -> None:
         self.like = like
@@ -83,25 +97,31 @@ class Workspace:
         return held[:size].view(shape)
 
 
-def query_rows(x: Tensor, s: Strip, groups: int) -> Tensor:
-    """Rows of a per-query tensor (B, Hq, Tq, …) that a strip holds, as (b·hk, groups·rows, …)."""
+def query_rows(x: Tensor, s: Tile, groups: int) -> Tensor:
+    """Rows of a per-query tensor (B, Hq, Tq, …) that a tile holds, as (b·hk, groups·rows, …)."""
     part = x[s.b0 : s.b1, s.h0 * groups : s.h1 * groups, s.i0 : s.i1]
     return part.reshape(s.batch_heads, groups * (s.i1 - s.i0), *x.shape[3:])
 
 
-def key_rows(x: Tensor, s: Strip) -> Tensor:
-    """Rows of key or value (B, Hk, Tk, …) that a strip holds, as (b·hk, keys, …)."""
+def key_rows(x: Tensor, s: Tile) -> Tensor:
+    """Rows of key or value (B, Hk, Tk, …) that a tile holds, as (b·hk, keys, …)."""
     return x[s.b0 : s.b1, s.h0 : s.h1, s.j0 : s.j1].reshape(s.batch_heads, s.j1 - s.j0, *x.shape[3:])
 
 
-def put_query_rows(target: Tensor, s: Strip, groups: int, rows: Tensor) -> None:
+def put_query_rows(target: Tensor, s: Tile, groups: int, rows: Tensor) -> None:
     """Write (b·hk, groups·rows, …) back to where `query_rows` took it from."""
     shape = (s.b1 - s.b0, (s.h1 - s.h0) * groups, s.i1 - s.i0, *target.shape[3:])
     target[s.b0 : s.b1, s.h0 * groups : s.h1 * groups, s.i0 : s.i1] = rows.reshape(shape)
 
 
-def visible_pairs(problem: Problem, s: Strip) -> Bool[Tensor, "b h rows keys"] | None:
-    """Which pairs of a strip may be seen, b and h being 1 where it does not depend on them; None when all may be."""
+def add_query_rows(target: Tensor, s: Tile, groups: int, rows: Tensor) -> None:
+    """Add (b·hk, groups·rows, …) to where `query_rows` took it from."""
+    part = target[s.b0 : s.b1, s.h0 * groups : s.h1 * groups, s.i0 : s.i1]
+    part += rows.reshape(part.shape)
+
+
+def visible_pairs(problem: Problem, s: Tile) -> Bool[Tensor, "b h rows keys"] | None:
+    """Which pairs of a tile may be seen, b and h being 1 where it does not depend on them; None when all may be."""
     hidden_by_bias = None
     if problem.bias is not None:
         hidden_by_bias = bias_part(problem, s) == -torch.inf
@@ -126,15 +146,15 @@ def visible_pairs(problem: Problem, s: Strip) -> Bool[Tensor, "b h rows keys"] |
     return seen if hidden_by_bias is None else seen & ~hidden_by_bias
 
 
-def block(x: Tensor, problem: Problem, s: Strip) -> Tensor:
-    """The part of something that broadcasts to (B, Hq, Tq, Tk) which a strip needs; size-1 dimensions stay."""
+def block(x: Tensor, problem: Problem, s: Tile) -> Tensor:
+    """The part of something that broadcasts to (B, Hq, Tq, Tk) that a tile needs; size-1 dimensions stay."""
     heads = slice(s.h0 * problem.groups, s.h1 * problem.groups)
     parts = (slice(s.b0, s.b1), heads, slice(s.i0, s.i1), slice(s.j0, s.j1))
     return x[tuple(slice(None) if n == 1 else part for n, part in zip(x.shape, parts, strict=True))]
 
 
-def bias_part(problem: Problem, s: Strip) -> Tensor:
-    """The given bias of a strip, with size-1 dimensions where it does not depend on them."""
+def bias_part(problem: Problem, s: Tile) -> Tensor:
+    """The given bias of a tile, with size-1 dimensions where it does not depend on them."""
     if problem.bias is None:
         raise RuntimeError("bias_part needs a bias")
     return block(problem.bias, problem, s)
@@ -144,12 +164,12 @@ def logits(
     query: Float[Tensor, "n rows d"],
     key: Float[Tensor, "n keys d"],
     problem: Problem,
-    s: Strip,
+    s: Tile,
     bias: Tensor | None,
     visible: Tensor | None,
     out: Tensor | None = None,
 ) -> Float[Tensor, "n rows keys"]:
-    """z of a strip, −inf where a pair may not be seen; query comes scaled. In place when `out` is given."""
+    """z of a tile, −inf where a pair may not be seen; query comes scaled. In place when `out` is given."""
     z = torch.bmm(query, key.mT, out=out) if out is not None else torch.bmm(query, key.mT)
     in_place = out is not None
     if problem.softcap is not None:
@@ -169,7 +189,7 @@ def logits(
     return z
 
 
-def _alibi(problem: Problem, s: Strip) -> Tensor:
+def _alibi(problem: Problem, s: Tile) -> Tensor:
     if problem.slopes is None:
         raise RuntimeError("_alibi needs slopes")
     offset = problem.key.shape[2] - problem.query.shape[2]
@@ -193,7 +213,7 @@ def seen_product(
     return out
 
 
-def careful(p: Problem, s: Strip, visible: Tensor | None, finite: bool) -> Bool[Tensor, "n rows keys"] | None:
+def careful(p: Problem, s: Tile, visible: Tensor | None, finite: bool) -> Bool[Tensor, "n rows keys"] | None:
     """What `seen_product` needs: None where every number is finite or every pair is visible."""
     if finite or visible is None:
         return None
@@ -206,7 +226,7 @@ def all_finite(*tensors: Tensor) -> bool:
     return all(bool(torch.isfinite(x).all()) for x in tensors)
 
 
-def softmax_rows(z: Tensor, sink: Tensor | None, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def softmax_rows(z: Tensor, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Weights (into `out`), L and the maximum of every row of z; a row of −inf gets weights 0 and L −inf."""
     top = z.amax(-1, keepdim=True)
     torch.softmax(z, -1, out=out)
@@ -216,15 +236,16 @@ def softmax_rows(z: Tensor, sink: Tensor | None, out: Tensor) -> tuple[Tensor, T
     if bool(empty.any()):
         out.masked_fill_(empty, 0.0)
         lse = lse.masked_fill(empty, -torch.inf)
-    if sink is not None:
-        with_sink = torch.logaddexp(lse, sink)
-        out.mul_(torch.where(empty, 0.0, torch.exp(lse - with_sink)))
-        lse = with_sink
     return out, lse, top
 
 
-def sink_rows(problem: Problem, s: Strip, like: Tensor) -> Tensor | None:
-    """The sink logit of every row of a strip, (b·hk, groups·rows, 1)."""
+def share(part: Tensor, whole: Tensor) -> Tensor:
+    """e^{part − whole}: how much a partial log-sum-exp counts in the whole; 0 where both are −inf."""
+    return torch.exp(part - torch.where(whole == -torch.inf, 0.0, whole))
+
+
+def sink_rows(problem: Problem, s: Tile, like: Tensor) -> Tensor | None:
+    """The sink logit of every row of a tile, (b·hk, groups·rows, 1)."""
     if problem.sinks is None:
         return None
     B, Tq = problem.query.shape[0], problem.query.shape[2]
@@ -234,32 +255,71 @@ def sink_rows(problem: Problem, s: Strip, like: Tensor) -> Tensor | None:
 def attention(problem: Problem) -> tuple[Float[Tensor, "b hq tq dv"], Float[Tensor, "b hq tq"]]:
     """Output in the inputs' dtype, and L in the compute dtype."""
     p = ready(problem)
-    B, Hq, Tq, _ = p.query.shape
-    out = problem.query.new_zeros(B, Hq, Tq, p.value.shape[-1])
-    lse = p.query.new_full((B, Hq, Tq), -torch.inf)
-    if p.sinks is not None:
-        lse[:] = p.sinks[:, None]
+    out, lse = empty_results(p, problem.query.dtype)
     finite = all_finite(p.value)
     work = Workspace(p.query)
-    for s in strips(p):
-        weights, row_lse, _, visible = strip_weights(p, s, work)
-        put_query_rows(out, s, p.groups, seen_product(weights, key_rows(p.value, s), careful(p, s, visible, finite)))
-        put_query_rows(lse, s, p.groups, row_lse)
+    for tiles in row_blocks(p):
+        total = None
+        for s in tiles:
+            shape = tile_shape(p, s)
+            found = tile_weights(p, s, work.take("logits", *shape), work.take("weights", *shape))
+            if found is None:
+                continue
+            weights, part_lse, _, visible = found
+            part = seen_product(weights, key_rows(p.value, s), careful(p, s, visible, finite))
+            if total is None:
+                mean, total = part, part_lse
+            else:
+                merged = torch.logaddexp(total, part_lse)
+                mean = mean.mul_(share(total, merged)).add_(part.mul_(share(part_lse, merged)))
+                total = merged
+        if total is not None:
+            finish_rows(p, tiles[0], mean, total, out, lse)
     return out, lse
 
 
 def ready(problem: Problem) -> Problem:
-    """In the compute dtype, the scale folded into the query, the plan tightened."""
+    """In the compute dtype, the scale folded into the query, the key laid out as the product reads it, the plan tightened."""
     p = problem.in_compute_dtype()
-    return dataclasses.replace(p, query=p.query * p.scale, plan=tighten(p.plan))
+    return dataclasses.replace(p, query=p.query * p.scale, key=p.key.mT.contiguous().mT, plan=tighten(p.plan))
 
 
-def strip_weights(p: Problem, s: Strip, work: Workspace) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Weights, L, row maximum and visible pairs of a strip; logits are left in the workspace under "logits"."""
-    rows, keys = p.groups * (s.i1 - s.i0), s.j1 - s.j0
+def empty_results(p: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Output and L of queries that see nothing: 0, and −inf or the sink's logit."""
+    B, Hq, Tq, _ = p.query.shape
+    lse = p.query.new_full((B, Hq, Tq), -torch.inf)
+    if p.sinks is not None:
+        lse[:] = p.sinks[:, None]
+    return p.value.new_zeros(B, Hq, Tq, p.value.shape[-1], dtype=dtype), lse
+
+
+def tile_shape(p: Problem, s: Tile) -> tuple[int, int, int]:
+    """(b·hk, groups·rows, keys): the shape of a tile's scores."""
+    return s.batch_heads, p.groups * (s.i1 - s.i0), s.j1 - s.j0
+
+
+def tile_weights(
+    p: Problem, s: Tile, z: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None] | None:
+    """A tile's own weights, L and row maximum, and which pairs may be seen; None for an empty tile.
+
+    Logits are written to `z`, weights to `weights`.
+    """
     visible = visible_pairs(p, s)
+    if visible is not None and not bool(visible.any()):
+        return None
     bias = None if p.bias is None else bias_part(p, s)
-    z = work.take("logits", s.batch_heads, rows, keys)
     z = logits(query_rows(p.query, s, p.groups), key_rows(p.key, s), p, s, bias, visible, out=z)
-    weights, lse, top = softmax_rows(z, sink_rows(p, s, z), work.take("weights", s.batch_heads, rows, keys))
+    weights, lse, top = softmax_rows(z, weights)
     return weights, lse, top, visible
+
+
+def finish_rows(p: Problem, s: Tile, mean: Tensor, total: Tensor, out: Tensor, lse: Tensor) -> Tensor:
+    """Bring in the sink, write the rows of a block to `out` and `lse`; returns L with the sink, (n, rows, 1)."""
+    sink = sink_rows(p, s, total)
+    if sink is not None:
+        with_sink = torch.logaddexp(total, sink)
+        mean, total = mean * share(total, with_sink), with_sink
+    put_query_rows(out, s, p.groups, mean)
+    put_query_rows(lse, s, p.groups, total)
+    return total

@@ -1,16 +1,17 @@
-"""Gradients of `tiled.attention`, and gradients of those: strip by strip, O(T) memory for both.
+"""Gradients of `tiled.attention`, and gradients of those: tile by tile, O(T) memory for both.
 
 With P = e^{z − L}, δ_i = Σ_d dO·O and c = dL − δ:
 
     dz = P (dO Vᵀ + c)    dV = Pᵀ dO    dQ = dz K · scale    dK = dzᵀ Q · scale    d_sink = Σ_i e^{s − L_i} c_i
 
-`strip_gradients` is these formulas in plain differentiable PyTorch. The backward pass sums it over strips; the double
-backward lets autograd differentiate one strip at a time.
+`tile_gradients` is these formulas in plain differentiable PyTorch. The backward pass sums it over tiles; the double
+backward lets autograd differentiate one tile at a time.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from clearhead.kernels import tiled
 from clearhead.kernels.problem import Problem, tighten
-from clearhead.kernels.tiled import Strip, careful, key_rows, query_rows, seen_product
+from clearhead.kernels.tiled import Tile, add_query_rows, careful, key_rows, query_rows, seen_product
 
 
 class Gradients(NamedTuple):
@@ -32,9 +33,9 @@ class Gradients(NamedTuple):
     sinks: Tensor | None
 
 
-def strip_gradients(
+def tile_gradients(
     p: Problem,
-    s: Strip,
+    s: Tile,
     query: Float[Tensor, "n rows d"],
     key: Float[Tensor, "n keys d"],
     value: Float[Tensor, "n keys dv"],
@@ -44,7 +45,7 @@ def strip_gradients(
     c: Float[Tensor, "n rows"],
     finite: bool,
 ) -> list[Tensor]:
-    """One strip's share of the gradients of query, key and value, and dz where there is a bias."""
+    """One tile's share of the gradients of query, key and value, and dz where there is a bias."""
     visible = tiled.visible_pairs(p, s)
     seen = careful(p, s, visible, finite)
     z = tiled.logits(query * p.scale, key, p, s, bias, visible)
@@ -66,13 +67,13 @@ def strip_gradients(
 
 
 def backward(problem: Problem, out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor) -> Gradients:
-    """Gradients of every input. Strips are added in a fixed order, so the bits are the same every time."""
+    """Gradients of every input. Tiles are added in a fixed order, so the bits are the same every time."""
     p, out, grad_out = _ready(problem, out, grad_out)
     c = grad_lse - (grad_out * out).sum(-1)
     finite = tiled.all_finite(p.query, p.key, p.value, grad_out)
     totals = _zeros(p)
-    for s in tiled.strips(p):
-        parts = strip_gradients(p, s, *_strip_inputs(p, s, lse, grad_out, c), finite)
+    for s in chain.from_iterable(tiled.row_blocks(p)):
+        parts = tile_gradients(p, s, *_tile_inputs(p, s, lse, grad_out, c), finite)
         _add(p, s, totals, parts)
     sinks = None if p.sinks is None else _sink_gradient(p.sinks, lse, c)
     return totals._replace(sinks=sinks)
@@ -86,16 +87,17 @@ def double_backward(
     c = grad_lse - (grad_out * out).sum(-1)
     totals = _zeros(p)
     d_lse, d_grad_out, d_c = torch.zeros_like(lse), torch.zeros_like(grad_out), torch.zeros_like(c)
-    for s in tiled.strips(p):
-        inputs = _strip_inputs(p, s, lse, grad_out, c)
+    for s in chain.from_iterable(tiled.row_blocks(p)):
+        inputs = _tile_inputs(p, s, lse, grad_out, c)
         leaves = [x.detach().requires_grad_() for x in inputs if x is not None]
         with torch.enable_grad():
-            query, key, value, *rest = leaves
-            bias = rest.pop(0) if p.bias is not None else None
-            parts = strip_gradients(p, s, query, key, value, bias, *rest, finite=True)
-        found = list(torch.autograd.grad(parts, leaves, _strip_cotangents(p, s, incoming), materialize_grads=True))
+            query, key, value, *bias, rows_lse, rows_grad, rows_c = leaves
+            parts = tile_gradients(
+                p, s, query, key, value, bias[0] if bias else None, rows_lse, rows_grad, rows_c, finite=True
+            )
+        found = list(torch.autograd.grad(parts, leaves, _tile_cotangents(p, s, incoming), materialize_grads=True))
         for target, rows in zip((d_c, d_grad_out, d_lse), reversed(found), strict=False):
-            _add_query_rows(target, s, p.groups, rows)
+            add_query_rows(target, s, p.groups, rows)
         _add(p, s, totals, found[:-3])
     # The rest of the formulas is O(T): c and the sinks' gradient, as whole tensors.
     wide = [x.detach().requires_grad_() for x in (out, lse, grad_out, grad_lse)]
@@ -132,8 +134,8 @@ def _zeros(p: Problem) -> Gradients:
     )
 
 
-def _strip_inputs(
-    p: Problem, s: Strip, lse: Tensor, grad_out: Tensor, c: Tensor
+def _tile_inputs(
+    p: Problem, s: Tile, lse: Tensor, grad_out: Tensor, c: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor, Tensor, Tensor]:
     return (
         query_rows(p.query, s, p.groups),
@@ -146,7 +148,7 @@ def _strip_inputs(
     )
 
 
-def _strip_cotangents(p: Problem, s: Strip, incoming: Gradients) -> list[Tensor]:
+def _tile_cotangents(p: Problem, s: Tile, incoming: Gradients) -> list[Tensor]:
     found = [
         query_rows(incoming.query, s, p.groups),
         key_rows(incoming.key, s),
@@ -160,14 +162,9 @@ def _strip_cotangents(p: Problem, s: Strip, incoming: Gradients) -> list[Tensor]
     return found
 
 
-def _add_query_rows(target: Tensor, s: Strip, groups: int, rows: Tensor) -> None:
-    part = target[s.b0 : s.b1, s.h0 * groups : s.h1 * groups, s.i0 : s.i1]
-    part += rows.reshape(part.shape)
-
-
-def _add(p: Problem, s: Strip, totals: Gradients, parts: list[Tensor]) -> None:
-    """Add one strip's shares (query, key, value, bias) to the totals, the bias summed over what it was broadcast to."""
-    _add_query_rows(totals.query, s, p.groups, parts[0])
+def _add(p: Problem, s: Tile, totals: Gradients, parts: list[Tensor]) -> None:
+    """Add one tile's shares (query, key, value, bias) to the totals, the bias summed over what it was broadcast to."""
+    add_query_rows(totals.query, s, p.groups, parts[0])
     for total, rows in ((totals.key, parts[1]), (totals.value, parts[2])):
         part = total[s.b0 : s.b1, s.h0 : s.h1, s.j0 : s.j1]
         part += rows.reshape(part.shape)
@@ -175,6 +172,6 @@ def _add(p: Problem, s: Strip, totals: Gradients, parts: list[Tensor]) -> None:
         target = tiled.block(totals.bias, p, s)
         share = parts[3]
         if share.shape != target.shape:
-            b, h, rows, keys = s.b1 - s.b0, (s.h1 - s.h0) * p.groups, s.i1 - s.i0, s.j1 - s.j0
-            share = share.reshape(b, h, rows, keys).sum_to_size(target.shape)
+            pairs = (s.b1 - s.b0, (s.h1 - s.h0) * p.groups, s.i1 - s.i0, s.j1 - s.j0)
+            share = share.reshape(pairs).sum_to_size(target.shape)
         target += share

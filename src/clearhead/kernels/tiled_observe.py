@@ -1,23 +1,40 @@
-"""Everything `Observables` can ask for, strip by strip, while the weights of a strip are there anyway.
+"""Everything `Observables` can ask for, while the weights are there anyway.
 
-Each quantity lives in three lines: its zeros, what one strip adds, and (for pooled ones) how it ends. A strip holds whole
-rows, so per-query quantities are plain reductions. Per-key quantities and the map first add up the rows of one map cell,
-which turns a strip of 128 rows into a handful, and only then look at columns.
+A block of rows first goes through its tiles as in `tiled.attention`, keeping logits and weights of the whole block. When
+the last tile is done, L is known and the weights can be made those of the whole row. What is linear in them is then added
+up tile by tile; what is not (maximum, entropy, the best k) was prepared on the way and is merged at the end of the block.
+Per-key quantities and the map first add up the rows of one map cell, which turns 128 rows into a few, and only then look
+at columns.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from clearhead.kernels import tiled
 from clearhead.kernels.problem import Problem
-from clearhead.kernels.tiled import Strip, Workspace, key_rows, put_query_rows
+from clearhead.kernels.tiled import Tile, Workspace, add_query_rows, key_rows, put_query_rows
 from clearhead.observables import Observables
+
+BLOCK_BYTES = 32 << 20  # logits of one block of rows over the heads taken together; its weights need as much again
+
+
+class Part(NamedTuple):
+    """A tile that has been through the softmax by itself."""
+
+    tile: Tile
+    z: Float[Tensor, "n rows keys"]
+    weights: Float[Tensor, "n rows keys"]
+    lse: Float[Tensor, "n rows 1"]
+    top: Float[Tensor, "n rows 1"]
+    visible: Tensor | None
 
 
 def observe(
@@ -25,21 +42,46 @@ def observe(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Output in the inputs' dtype, and what was measured in the compute dtype; gradients are not recorded."""
     p = tiled.ready(problem)
-    out = problem.query.new_zeros(*p.query.shape[:3], p.value.shape[-1])
+    out, lse = tiled.empty_results(p, problem.query.dtype)
     finite = tiled.all_finite(p.value)
     work = Workspace(p.query)
     # Where labels, a dense mask or −inf in a bias hide keys, an interval does not say how many a query sees.
     checked = p.plan.query_labels is not None or p.plan.dense is not None or p.bias is not None
     rows = _RowQuantities(p, observables, offset, checked)
     pooled = _PooledQuantities(p, observables, padded, checked)
-    for s in tiled.strips(p):
-        weights, lse, top, visible = tiled.strip_weights(p, s, work)
-        seen = tiled.careful(p, s, visible, finite)
-        put_query_rows(out, s, p.groups, tiled.seen_product(weights, key_rows(p.value, s), seen))
-        z = work.buffers["logits"][: weights.numel()].view(weights.shape)
-        pooled.add(s, weights, visible)
-        rows.add(s, weights, z, lse, top, visible)
-    return out, rows.end() | pooled.end()
+    for tiles in tiled.row_blocks(p, BLOCK_BYTES):
+        parts = _parts(p, tiles, work)
+        if not parts:
+            continue
+        total = torch.logsumexp(torch.cat([part.lse for part in parts], -1), -1, keepdim=True)
+        products = []
+        for part in parts:
+            s = part.tile
+            seen = tiled.careful(p, s, part.visible, finite)
+            product = tiled.seen_product(part.weights, key_rows(p.value, s), seen)
+            products.append(product.mul_(tiled.share(part.lse, total)))
+        total = tiled.finish_rows(p, tiles[0], torch.stack(products).sum(0), total, out, lse)
+        rows.add_block(parts, total)  # before the weights are made those of the whole row
+        for part in parts:
+            whole = part.weights.mul_(tiled.share(part.lse, total))
+            rows.add_tile(part.tile, whole, part.visible)
+            pooled.add(part.tile, whole, part.visible)
+    return out, {"lse": lse} | rows.end(lse) | pooled.end()
+
+
+def _parts(p: Problem, tiles: list[Tile], work: Workspace) -> list[Part]:
+    """The tiles of a block after their own softmax, empty ones left out; all in two pieces of scratch memory."""
+    sizes = [tiled.tile_shape(p, s) for s in tiles]
+    lengths = [n * rows * keys for n, rows, keys in sizes]
+    z_all, weights_all = (work.take(name, sum(lengths)).split(lengths) for name in ("logits", "weights"))
+    parts = []
+    for s, shape, z_flat, weights_flat in zip(tiles, sizes, z_all, weights_all, strict=True):
+        z = z_flat.view(shape)
+        found = tiled.tile_weights(p, s, z, weights_flat.view(shape))
+        if found is not None:
+            weights, lse, top, visible = found
+            parts.append(Part(s, z, weights, lse, top, visible))
+    return parts
 
 
 class _RowQuantities:
@@ -53,9 +95,8 @@ class _RowQuantities:
         def zeros(*more: int) -> Tensor:
             return p.query.new_zeros(B, Hq, Tq, *more)
 
-        self.found = found = {"lse": zeros() - torch.inf}
-        if p.sinks is not None:
-            found["lse"] = p.sinks[:, None].expand(B, Hq, Tq).clone()
+        self.found: dict[str, Tensor] = {}
+        found = self.found
         spans = (p.plan.hi - p.plan.lo).clamp(min=0)[:, None]  # (b, 1, tq)
         found["visible"] = torch.zeros(B, Hq, Tq, dtype=torch.int64, device=spans.device) if checked else spans
         if observables.max_logit:
@@ -74,59 +115,66 @@ class _RowQuantities:
         if observables.token_ids is not None:
             found |= {name: zeros() for name in ("same_token", "after_same_token")}
 
-    def add(self, s: Strip, weights: Tensor, z: Tensor, lse: Tensor, top: Tensor, visible: Tensor | None) -> None:
-        """Measure one strip. Uses up the logits in `z`."""
+    def add_block(self, parts: list[Part], total: Float[Tensor, "n rows 1"]) -> None:
+        """What is not linear in the weights; `total` is L."""
+        found, groups, s = self.found, self.p.groups, parts[0].tile
+        if self.want.max_logit:
+            top = torch.cat([part.top for part in parts], -1).amax(-1)
+            put_query_rows(found["max_logit"], s, groups, top)
+        if self.want.entropy:
+            put_query_rows(found["entropy"], s, groups, self._entropy(parts, total))
+        if self.want.top_k:
+            keys, values = top_k([(part.tile.j0, part.z) for part in parts], self.want.top_k)
+            put_query_rows(found["top_keys"], s, groups, keys)
+            put_query_rows(found["top_weights"], s, groups, tiled.share(values, total))
+
+    def _entropy(self, parts: list[Part], total: Tensor) -> Tensor:
+        """Σ p (L − z), each tile's logits measured from its maximum, where the numbers are small and nothing cancels."""
+        entropy = torch.zeros_like(total)
+        for part in parts:
+            anchor = torch.where(part.top == -torch.inf, 0.0, part.top)
+            below = part.z - anchor
+            if part.visible is not None:
+                # A hidden pair has weight 0 and logit −inf: with any finite number the product is 0 instead of NaN.
+                below.clamp_(min=torch.finfo(below.dtype).min)
+            inside = below.mul_(part.weights).sum(-1, keepdim=True)
+            some = torch.where(part.lse == -torch.inf, 0.0, total - anchor - inside)
+            entropy += tiled.share(part.lse, total) * some
+        sink = tiled.sink_rows(self.p, parts[0].tile, total)
+        return entropy if sink is None else entropy + tiled.share(sink, total) * (total - sink)
+
+    def add_tile(self, s: Tile, weights: Float[Tensor, "n rows keys"], visible: Tensor | None) -> None:
+        """What is linear in the weights, which are those of the whole row by now."""
         p, found, want = self.p, self.found, self.want
         j = torch.arange(s.j0, s.j1, device=weights.device)
-        i = torch.arange(s.i0, s.i1, device=weights.device)
-        a = (i + self.offset).repeat(p.groups)  # absolute position of every row of the strip
+        a = (torch.arange(s.i0, s.i1, device=weights.device) + self.offset).repeat(p.groups)  # absolute positions
 
-        def put(name: str, rows: Tensor) -> None:
-            put_query_rows(found[name], s, p.groups, rows)
+        def add(name: str, rows: Tensor) -> None:
+            add_query_rows(found[name], s, p.groups, rows)
 
-        put("lse", lse.squeeze(-1))
         if self.checked:
             shape = (s.b1 - s.b0, (s.h1 - s.h0) * p.groups, s.i1 - s.i0)
-            put("visible", visible.sum(-1).expand(shape) if visible is not None else torch.full(shape, s.j1 - s.j0))
-        if want.max_logit:
-            put("max_logit", top.squeeze(-1))
+            add("visible", visible.sum(-1).expand(shape) if visible is not None else torch.full(shape, s.j1 - s.j0))
         if want.positions:
             first = torch.zeros_like(a)
             for name, at in (("self_weight", a), ("previous_weight", a - 1), ("first_weight", first)):
-                put(name, _weight_at(weights, at, s))
+                if bool(((at >= s.j0) & (at < s.j1)).any()):
+                    add(name, _weight_at(weights, at, s))
         if want.distance:
-            # Measured from the strip's first query, so that the sum holds small numbers however far along the text it is.
-            from_start = (s.i0 + self.offset - j).to(weights.dtype)
-            put("distance", weights @ from_start + weights.sum(-1) * (a - (s.i0 + self.offset)))
+            # Measured from the tile's own corner, so that the sum holds small numbers however far along the text it is.
+            corner = s.i0 + self.offset - s.j0
+            inside = (s.j0 - j).to(weights.dtype)
+            add("distance", weights @ inside + weights.sum(-1) * (a - a[0] + corner))
         if want.rows:
-            for n, row in enumerate(want.rows):
-                row %= found["lse"].shape[2]
+            grid = weights.view(s.b1 - s.b0, -1, s.i1 - s.i0, s.j1 - s.j0)
+            heads = slice(s.h0 * p.groups, s.h1 * p.groups)
+            for n, row in enumerate(row % p.query.shape[2] for row in want.rows):
                 if s.i0 <= row < s.i1:
-                    of_heads = weights.view(s.b1 - s.b0, -1, s.i1 - s.i0, s.j1 - s.j0)[:, :, row - s.i0]
-                    heads = slice(s.h0 * p.groups, s.h1 * p.groups)
-                    found["rows"][s.b0 : s.b1, heads, n, s.j0 : s.j1] = of_heads
+                    found["rows"][s.b0 : s.b1, heads, n, s.j0 : s.j1] = grid[:, :, row - s.i0]
         if want.token_ids is not None:
             self._add_token_relations(s, weights, want.token_ids, a[: s.i1 - s.i0])
-        if want.top_k:
-            keys = top_k(z, want.top_k)
-            put("top_weights", weights.gather(-1, keys.clamp(min=0)).masked_fill_(keys < 0, 0.0))
-            put("top_keys", torch.where(keys < 0, -1, keys + s.j0))
-        if want.entropy:
-            put("entropy", self._entropy(s, weights, z, lse, top))
 
-    def _entropy(self, s: Strip, weights: Tensor, z: Tensor, lse: Tensor, top: Tensor) -> Tensor:
-        """L − Σ p z, both measured from the row's maximum, where the numbers are small and nothing cancels."""
-        anchor = torch.where(top == -torch.inf, 0.0, top)
-        # A hidden pair has weight 0 and logit −inf: any finite number in its place makes the product 0 instead of NaN.
-        products = z.sub_(anchor).clamp_(min=torch.finfo(z.dtype).min).mul_(weights)
-        total = weights.sum(-1, keepdim=True)
-        entropy = (lse - anchor) * total - products.sum(-1, keepdim=True)
-        sink = tiled.sink_rows(self.p, s, lse)
-        if sink is not None:
-            entropy += torch.exp(sink - lse) * (lse - sink)
-        return torch.where(top == -torch.inf, 0.0, entropy).squeeze(-1)
-
-    def _add_token_relations(self, s: Strip, weights: Tensor, ids: Tensor, a: Tensor) -> None:
+    def _add_token_relations(self, s: Tile, weights: Tensor, ids: Tensor, a: Tensor) -> None:
         ids = ids.to(weights.device).reshape(-1, self.Tk)
         ids = ids if ids.shape[0] == 1 else ids[s.b0 : s.b1]
         j = torch.arange(s.j0, s.j1, device=weights.device)
@@ -139,59 +187,88 @@ class _RowQuantities:
             ("after_same_token", before, known & (j <= a[:, None]) & (j >= 1)),
         ):
             match = (theirs[:, None, s.j0 : s.j1] == mine) & where  # (1 or b, rows, keys)
-            put_query_rows(self.found[name], s, self.p.groups, torch.where(match[:, None], grid, 0.0).sum(-1))
+            add_query_rows(self.found[name], s, self.p.groups, torch.where(match[:, None], grid, 0.0).sum(-1))
 
-    def end(self) -> dict[str, Tensor]:
+    def end(self, lse: Tensor) -> dict[str, Tensor]:
         """Everything measured."""
         if self.p.sinks is not None:
-            self.found["sink"] = torch.exp(self.p.sinks[None, :, None] - self.found["lse"])
+            self.found["sink"] = tiled.share(self.p.sinks[None, :, None], lse)
         return self.found
 
 
-def _weight_at(weights: Float[Tensor, "n rows keys"], at: Int[Tensor, " rows"], s: Strip) -> Float[Tensor, "n rows"]:
-    """The weight each row puts on one key, 0 where the strip has no such key."""
+def _weight_at(weights: Float[Tensor, "n rows keys"], at: Int[Tensor, " rows"], s: Tile) -> Float[Tensor, "n rows"]:
+    """The weight each row puts on one key, 0 where the tile has no such key."""
     inside = (at >= s.j0) & (at < s.j1)
     columns = (at - s.j0).clamp(0, s.j1 - s.j0 - 1)[:, None].expand(weights.shape[0], -1, 1)
     return torch.where(inside, weights.gather(-1, columns).squeeze(-1), 0.0)
 
 
-BLOCK = 32  # keys that share one maximum when the best few are sought
+def top_k(
+    tiles: list[tuple[int, Float[Tensor, "n rows _"]]], k: int
+) -> tuple[Int[Tensor, "n rows k"], Float[Tensor, "n rows k"]]:
+    """Keys and logits of the k largest of every row, ties to the smaller key; −1 and −inf where a row has fewer.
 
-
-def top_k(z: Float[Tensor, "n rows keys"], k: int) -> Int[Tensor, "n rows k"]:
-    """Columns of the k largest of every row, ties to the smaller column; −1 where a row has fewer that are not −inf.
-
-    The k largest lie in the k blocks with the largest maxima, so only those are searched: one pass over the row, then
-    sorting a few hundred numbers.
+    `tiles`: first key and logits of each tile, neighbours in one piece of memory. Keys are put in groups; the k largest lie
+    in the k groups with the largest maxima, unless groups tie for the last place. So one pass over the row finds the
+    maxima, and only k groups are searched.
     """
-    keys = z.shape[-1]
-    blocks = keys // BLOCK
-    if blocks > 2 * k:
-        whole = z[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK))
-        best = _ordered_top(whole.amax(-1), k).sort(-1).values  # (n, rows, k) blocks, in order of position
-        tail = torch.arange(blocks * BLOCK, keys, device=z.device).expand(*z.shape[:-1], -1)
-        within = torch.arange(BLOCK, device=z.device)
-        candidates = torch.cat([(best[..., None] * BLOCK + within).flatten(-2), tail], dim=-1)
-        found = z.gather(-1, candidates)
-        place = _ordered_top(found, k)
-        columns, values = candidates.gather(-1, place), found.gather(-1, place)
-    else:
-        columns = _ordered_top(z, min(k, keys))
-        values = z.gather(-1, columns)
-    columns = torch.where(values == -torch.inf, -1, columns)
-    return torch.nn.functional.pad(columns, (0, k - columns.shape[-1]), value=-1)
+    first = tiles[0][1]
+    keys = sum(z.shape[-1] for _, z in tiles)
+    if first.dtype != torch.float32:
+        return _top_of_all(tiles, k)
+    size = 8 if keys <= 1024 else 16 if keys <= 4096 else 32
+    origin = first.storage_offset()
+    maxima, tables = [], []
+    for j0, z in tiles:
+        width = z.shape[-1]
+        groups = -(-width // size)  # group c holds columns c, c + groups, c + 2 · groups, …: maxima of whole vectors
+        padded = z if width == groups * size else pad(z, (0, groups * size - width), value=-torch.inf)
+        maxima.append(padded.unflatten(-1, (size, groups)).amax(-2))
+        column = torch.arange(groups, device=z.device)
+        # Where the group's first number of row 0 lies, numbers from row to row, its first key, the tile's end, its step.
+        fields = (z.storage_offset() - origin, width, j0, j0 + width, groups)
+        table = torch.tensor(fields, device=z.device).expand(groups, -1).clone()
+        table[:, 0] += column
+        table[:, 2] += column
+        tables.append(table)
+    of_row = torch.cat(maxima, -1)
+    best, group = torch.topk(of_row, min(k, of_row.shape[-1]), dim=-1)
+    last = best[..., -1:]
+    if bool((((of_row >= last).sum(-1, keepdim=True) > k) & (last > -torch.inf)).any()):
+        return _top_of_all(tiles, k)
+    start, row_width, key, end, step = torch.cat(tables)[group].unsqueeze(-2).unbind(-1)  # each (n, rows, k, 1)
+    row = torch.arange(of_row.shape[0] * of_row.shape[1], device=of_row.device).view(*of_row.shape[:2], 1, 1)
+    ahead = torch.arange(size, device=of_row.device) * step
+    beyond = key + ahead >= end
+    last_tile = tiles[-1][1]
+    memory = first.as_strided((last_tile.storage_offset() + last_tile.numel(),), (1,), 0)
+    values = memory[origin + start + row * row_width + torch.where(beyond, 0, ahead)].masked_fill_(beyond, -torch.inf)
+    return _best(values.flatten(-2), (key + ahead).flatten(-2), k)
 
 
-def _ordered_top(x: Tensor, k: int) -> Tensor:
-    """Indices of the k largest along the last axis, larger first, ties to the smaller index."""
-    if x.dtype != torch.float32:
-        return torch.sort(x, dim=-1, descending=True, stable=True).indices[..., :k]
-    # One integer a number, ordered as floats are and then by smaller index: no two are equal, so topk has no choice left.
-    bits = (x + 0.0).view(torch.int32)
-    ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32
-    last = x.shape[-1] - 1
-    ordered |= torch.arange(last, -1, -1, device=x.device)
-    return last - (torch.topk(ordered, k, dim=-1).values & 0xFFFFFFFF)
+def _top_of_all(
+    tiles: list[tuple[int, Float[Tensor, "n rows _"]]], k: int
+) -> tuple[Int[Tensor, "n rows k"], Float[Tensor, "n rows k"]]:
+    """The same by sorting whole rows."""
+    values, order = torch.sort(torch.cat([z for _, z in tiles], -1), dim=-1, descending=True, stable=True)
+    keys = torch.cat([torch.arange(j0, j0 + z.shape[-1], device=z.device) for j0, z in tiles])
+    return _filled(keys[order[..., :k]], values[..., :k], k)
+
+
+def _best(values: Float[Tensor, "n rows m"], keys: Int[Tensor, "n rows m"], k: int) -> tuple[Tensor, Tensor]:
+    """The k largest values with their keys, larger first, ties to the smaller key."""
+    # One integer a number, ordered as the floats are and then by smaller key: no two are equal, so topk has no choice left.
+    bits = (values + 0.0).view(torch.int32)
+    ordered = ((bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32) | (0xFFFFFFFF - keys)
+    place = torch.topk(ordered, min(k, ordered.shape[-1]), dim=-1).indices
+    return _filled(keys.gather(-1, place), values.gather(-1, place), k)
+
+
+def _filled(keys: Tensor, values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Key −1 where the value is −inf or there are fewer than k."""
+    missing = k - keys.shape[-1]
+    keys = torch.where(values == -torch.inf, -1, keys)
+    return pad(keys, (0, missing), value=-1), pad(values, (0, missing), value=-torch.inf)
 
 
 class _PooledQuantities:
@@ -217,8 +294,8 @@ class _PooledQuantities:
             self.inside = at < self.ends[:, None]
             self.cell_columns = torch.minimum(at, self.ends[:, None] - 1)
 
-    def add(self, s: Strip, weights: Tensor, visible: Tensor | None) -> None:
-        """Add one strip."""
+    def add(self, s: Tile, weights: Tensor, visible: Tensor | None) -> None:
+        """Add one tile."""
         if not (self.want.received or self.want.map):
             return
         grid = weights.view(s.b1 - s.b0, -1, s.i1 - s.i0, s.j1 - s.j0)
@@ -246,12 +323,12 @@ class _PooledQuantities:
             highest = self.found["map_max"][s.b0 : s.b1, heads, cell]
             torch.maximum(highest, tops[:, :, n], out=highest)
 
-    def _columns(self, s: Strip, x: Tensor) -> Tensor:
-        """(…, keys of the strip) as (…, map columns, keys of the column), 0 where there is none."""
-        whole = torch.nn.functional.pad(x, (s.j0, self.p.key.shape[2] - s.j1))
+    def _columns(self, s: Tile, x: Tensor) -> Tensor:
+        """(…, keys of the tile) as (…, map columns, keys of the column), 0 where there is none."""
+        whole = pad(x, (s.j0, self.p.key.shape[2] - s.j1))
         return torch.where(self.inside, whole[..., self.cell_columns], 0.0)
 
-    def _seen_by_cell(self, s: Strip, members: Tensor, visible: Tensor | None, real: Tensor | None) -> Tensor:
+    def _seen_by_cell(self, s: Tile, members: Tensor, visible: Tensor | None, real: Tensor | None) -> Tensor:
         """How many pairs of each cell may be seen: from the intervals, or counted where those do not say it all."""
         if self.checked and visible is not None:
             counted = visible if real is None else visible & real[:, None, :, None]
@@ -259,7 +336,7 @@ class _PooledQuantities:
         if s.partial:
             plan = self.p.plan
             lo, hi = (x if x.shape[0] == 1 else x[s.b0 : s.b1] for x in (plan.lo, plan.hi))
-            lo, hi = lo[:, s.i0 : s.i1, None], hi[:, s.i0 : s.i1, None]
+            lo, hi = lo[:, s.i0 : s.i1, None].clamp(min=s.j0), hi[:, s.i0 : s.i1, None].clamp(max=s.j1)
         else:
             lo, hi = torch.tensor(s.j0, device=self.starts.device), torch.tensor(s.j1, device=self.starts.device)
         spans = (torch.minimum(hi, self.ends) - torch.maximum(lo, self.starts)).clamp(min=0).to(members.dtype)

@@ -19,9 +19,12 @@ def observe(
     padded: Bool[Tensor, "#b tq"] | None = None,
     sinks: Float[Tensor, " hq"] | None = None,
 ) -> dict[str, Tensor]:
-    """All that `observables` asks for, by the names of `Observation`. `offset`: position of query 0 on the keys' axis."""
+    """All that `observables` asks for, by the names of `Observation`.
+
+    `offset` is the position of query 0 on the keys' axis.
+    """
     z, lse, p, visible = pattern
-    b, hq, tq, tk = z.shape
+    b, _, tq, tk = z.shape
     i = torch.arange(tq, device=z.device)
     j = torch.arange(tk, device=z.device)
     a = i + offset  # absolute position of every query

@@ -46,11 +46,11 @@ class Plan:
     The batch dimension of any of them may be 1 and then holds for all samples.
     """
 
-    lo: Int[Tensor, "b tq"]
-    hi: Int[Tensor, "b tq"]
-    query_labels: Int[Tensor, "n b2 tq"] | None = None
-    key_labels: Int[Tensor, "n b2 tk"] | None = None
-    dense: Bool[Tensor, "b3 h tq tk"] | None = None
+    lo: Int[Tensor, "#b tq"]
+    hi: Int[Tensor, "#b tq"]
+    query_labels: Int[Tensor, "n #b tq"] | None = None
+    key_labels: Int[Tensor, "n #b tk"] | None = None
+    dense: Bool[Tensor, "#b h tq tk"] | None = None
 
     def __and__(self, other: Plan) -> Plan:
         """Both must allow a pair."""

@@ -103,6 +103,7 @@ def _(query, key, value, _lo, _hi, _ql, _kl, _dense, bias, _slopes, sinks, *_): 
 
 INPUTS = 13  # arguments of attention_op
 BIAS, SINKS = 8, 10  # where bias and sinks stand among them
+LABELS, PER_HEAD = (5, 6), (9, SINKS)  # arguments whose batch is their second dimension; arguments (Hq,)
 
 
 def _keep(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
@@ -161,6 +162,46 @@ def _double_backward(ctx, incoming: list[Tensor]) -> tuple[Tensor | None, ...]: 
 
 
 attention_backward_op.register_autograd(_double_backward, setup_context=_keep_backward)
+
+
+def _looped(op, info, in_dims, args):  # type: ignore[no-untyped-def]
+    """vmap by running an operator once for every entry of the mapped dimension."""
+    results = [
+        op(*(x if d is None else x.select(d, n) for x, d in zip(args, in_dims, strict=True)))
+        for n in range(info.batch_size)
+    ]
+    return [torch.stack(part) for part in zip(*results, strict=True)]
+
+
+@attention_op.register_vmap
+def _(info, in_dims, *args):  # type: ignore[no-untyped-def]
+    """N maps of B samples are N·B samples of one call."""
+    if any(in_dims[at] is not None for at in PER_HEAD):  # numbers a head cannot differ between samples of one call
+        return tuple(_looped(attention_op, info, in_dims, args)), (0, 0)
+    N = info.batch_size
+    query, d = args[0], in_dims[0]
+    B = query.shape[0] if d is None else query.movedim(d, 0).shape[1]
+
+    def fold(at: int) -> Tensor | float | None:
+        x, d = args[at], in_dims[at]
+        if not isinstance(x, Tensor) or at in PER_HEAD:
+            return x
+        axis = 1 if at in LABELS else 0  # where the batch stands
+        if d is None and x.shape[axis] == 1 and at > 2:
+            return x  # the same for every sample, as before
+        x = x.unsqueeze(axis) if d is None else x.movedim(d, axis)
+        wide = list(x.shape)
+        wide[axis : axis + 2] = [N, B]
+        return x.expand(wide).flatten(axis, axis + 1)
+
+    results = attention_op(*(fold(at) for at in range(INPUTS)))
+    return tuple(x.unflatten(0, (N, B)) for x in results), (0, 0)
+
+
+@attention_backward_op.register_vmap
+def _(info, in_dims, *args):  # type: ignore[no-untyped-def]
+    """What Jacobians ask for: the same call with many incoming gradients."""
+    return _looped(attention_backward_op, info, in_dims, args), [0] * 5
 
 
 def run(problem: Problem) -> tuple[Tensor, Tensor]:

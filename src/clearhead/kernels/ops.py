@@ -182,7 +182,7 @@ def _(info, in_dims, *args):  # type: ignore[no-untyped-def]
     query, d = args[0], in_dims[0]
     B = query.shape[0] if d is None else query.movedim(d, 0).shape[1]
 
-    def fold(at: int) -> Tensor | float | None:
+    def fold(at: int):  # type: ignore[no-untyped-def]
         x, d = args[at], in_dims[at]
         if not isinstance(x, Tensor) or at in PER_HEAD:
             return x

@@ -175,7 +175,7 @@ class _RowQuantities:
             self._add_token_relations(s, weights, want.token_ids, a[: s.i1 - s.i0])
 
     def _add_token_relations(self, s: Tile, weights: Tensor, ids: Tensor, a: Tensor) -> None:
-        ids = ids.to(weights.device).reshape(-1, self.Tk)
+        ids = torch.atleast_2d(ids.to(weights.device))
         ids = ids if ids.shape[0] == 1 else ids[s.b0 : s.b1]
         j = torch.arange(s.j0, s.j1, device=weights.device)
         known = ((a >= 0) & (a < self.Tk))[:, None]
@@ -316,10 +316,12 @@ class _PooledQuantities:
         tops = torch.stack([grid[:, :, rows].amax(2) for _, rows in cells], dim=2)
         seen = self._seen_by_cell(s, members, visible, real)
         sums, tops = self._columns(s, sums).sum(-1), self._columns(s, tops).amax(-1)
-        count_heads = heads if self.checked else slice(None)
         for n, (cell, _) in enumerate(cells):
             self.found["map_mean"][s.b0 : s.b1, heads, cell] += sums[:, :, n]
-            self.counts[s.b0 : s.b1, count_heads, cell] += seen[:, :, n]
+            if self.checked:
+                self.counts[s.b0 : s.b1, heads, cell] += seen[:, :, n]
+            elif s.h0 == 0:  # all heads see the same: counted once
+                self.counts[s.b0 : s.b1, :, cell] += seen[:, :, n]
             highest = self.found["map_max"][s.b0 : s.b1, heads, cell]
             torch.maximum(highest, tops[:, :, n], out=highest)
 

@@ -29,7 +29,7 @@ def pattern(
     sinks: Float[Tensor, " hq"] | None = None,
 ) -> Pattern:
     """Logits, log-sum-exp and weights of every pair, in the inputs' own dtype. O(Tq·Tk) memory."""
-    groups = query.shape[1] // key.shape[1]
+    groups = query.shape[1] // max(1, key.shape[1])
     key = key.repeat_interleave(
         groups, dim=1
     )  # (b, hk, tk, d) -> (b, hq, tk, d): query head h reads key head h // groups
@@ -60,7 +60,7 @@ def attention(
 ) -> Float[Tensor, "b hq tq dv"]:
     """Σ_j p_ij v_j, in the inputs' own dtype."""
     p = pattern(query, key, visible=visible, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
-    value = value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)  # (b, hq, tk, dv)
+    value = value.repeat_interleave(query.shape[1] // max(1, value.shape[1]), dim=1)  # (b, hq, tk, dv)
     return weighted_sum(p.weights, value, p.visible)
 
 

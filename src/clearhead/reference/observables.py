@@ -74,10 +74,13 @@ def token_relations(
     weights: Float[Tensor, "b hq tq tk"], ids: Int[Tensor, "*b tk"], positions: Int[Tensor, " tq"]
 ) -> tuple[Float[Tensor, "b hq tq"], Float[Tensor, "b hq tq"]]:
     """Σ_{j<a_i, t_j = t_i} p_ij and Σ_{1≤j≤a_i, t_{j−1} = t_i} p_ij. Queries before key 0 have no token and get 0."""
-    ids = ids.to(weights.device).reshape(-1, ids.shape[-1])  # (1 or b, tk)
+    ids = torch.atleast_2d(ids.to(weights.device))  # (1 or b, tk)
+    if ids.shape[-1] == 0:
+        nothing = weights.new_zeros(weights.shape[:-1])
+        return nothing, nothing
     j = torch.arange(ids.shape[-1], device=weights.device)
     known = (positions >= 0) & (positions < ids.shape[-1])
-    mine = ids[:, positions.clamp(0, max(0, ids.shape[-1] - 1))]  # (1 or b, tq)
+    mine = ids[:, positions.clamp(0, ids.shape[-1] - 1)]  # (1 or b, tq)
     earlier = known[:, None] & (j < positions[:, None])
     same = (ids[:, None, :] == mine[..., None]) & earlier
     before = ids.roll(1, dims=-1)  # token in front of key j; key 0 has none

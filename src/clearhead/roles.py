@@ -1,0 +1,227 @@
+"""What a head does: role scores against null baselines, on a text or calibrated on repeated random tokens.
+
+A role is a number between 0 and 1 (how much weight follows a rule) and the number a head that attends uniformly to
+everything it may see would get on the same tokens. A head is labelled when its score is at least `THRESHOLD` and leaves at
+most half of what uniform attention misses: score ≥ null + (1 − null) / 2, so that no label comes from a short text in which
+everything is near.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.errors import ArgumentError, message
+from clearhead.observables import Observables, Observation
+from clearhead.trace import Head, Trace
+from clearhead.watch import watch
+
+THRESHOLD = 0.3
+BROAD = 0.9  # of log n_i; most heads spread over a part of what they see, few over nearly all of it
+
+
+class RoleScore(NamedTuple):
+    """A role's score for one head, what uniform attention scores on the same tokens, and whether it earns the label."""
+
+    role: str
+    score: float
+    null: float
+    threshold: float
+    labelled: bool
+
+
+class _Means(NamedTuple):
+    """Mean score of every head (Hq,), and the mean null, over the queries a role is defined on."""
+
+    score: Tensor
+    null: float
+
+
+def _mean(scores: Tensor, null: Tensor, rows: Tensor) -> _Means:
+    """Means over the chosen queries; NaN when there are none."""
+    count = int(rows.sum())
+    if count == 0:
+        return _Means(torch.full((scores.shape[0],), math.nan), math.nan)
+    return _Means(scores[:, rows].double().mean(-1), float(null.expand(rows.shape)[rows].double().mean()))
+
+
+class _Text(NamedTuple):
+    """What the roles of one sample need to know besides the observation."""
+
+    positions: Tensor  # (Tq,) absolute position of each query
+    seen: Tensor  # (Tq,) how many keys each query may see
+    real: Tensor  # (Tq,) bool: not padding, and sees something
+    ids: Tensor | None  # (Tk,) token ids
+
+
+def _at(observation: Observation, name: str, sample: int) -> Tensor:
+    values: Tensor = getattr(observation, name)
+    return values[sample]
+
+
+def _previous(observation: Observation, text: _Text, sample: int) -> _Means:
+    return _mean(_at(observation, "previous_weight", sample), 1 / text.seen, text.real & (text.positions >= 1))
+
+
+def _first(observation: Observation, text: _Text, sample: int) -> _Means:
+    # Query 0 sees key 0 alone: its weight of 1 says nothing about the head.
+    return _mean(_at(observation, "first_weight", sample), 1 / text.seen, text.real & (text.positions >= 1))
+
+
+def _self(observation: Observation, text: _Text, sample: int) -> _Means:
+    return _mean(_at(observation, "self_weight", sample), 1 / text.seen, text.real & (text.positions >= 1))
+
+
+def _matches(text: _Text) -> Tensor:
+    """How many earlier tokens equal each query's own; as many tokens followed them, up to the query itself."""
+    if text.ids is None:
+        raise RuntimeError("token roles need ids")
+    counts: dict[int, int] = {}
+    found = torch.zeros(len(text.ids), dtype=torch.int64)
+    for at, token in enumerate(text.ids.tolist()):
+        found[at] = counts.get(token, 0)
+        counts[token] = counts.get(token, 0) + 1
+    return found[text.positions]
+
+
+def _token_role(name: str) -> Callable[[Observation, _Text, int], _Means]:
+    def score(observation: Observation, text: _Text, sample: int) -> _Means:
+        matches = _matches(text).to(text.seen.device)
+        return _mean(_at(observation, name, sample), matches / text.seen, text.real & (matches > 0))
+
+    return score
+
+
+def _broad(observation: Observation, text: _Text, sample: int) -> _Means:
+    return _mean(_at(observation, "entropy_share", sample), torch.ones_like(text.seen), text.real & (text.seen >= 2))
+
+
+class _Role(NamedTuple):
+    measure: Callable[[Observation, _Text, int], _Means]
+    needs_ids: bool = False
+
+
+_MEASURES = {
+    "previous-token": _Role(_previous),
+    "induction": _Role(_token_role("after_same_token"), needs_ids=True),
+    "duplicate-token": _Role(_token_role("same_token"), needs_ids=True),
+    "first-token": _Role(_first),
+    "self": _Role(_self),
+    "broad": _Role(_broad),
+}
+ROLES = tuple(_MEASURES)
+"""Names of all roles, in the order scores are given."""
+
+
+def roles(trace: Trace, *, sample: int = 0) -> dict[Head, list[RoleScore]]:
+    """Every role's score for every head of a trace, on the text it ran on.
+
+    - previous-token: mean weight on the position before; first-token (a sink): on key 0; self: on the query's own position.
+    - duplicate-token: mean weight on earlier equal tokens, over the queries that have one; induction: on the tokens that
+      followed them, over the same queries.
+    - broad: mean entropy / log n_i; its null is 1, and it is labelled from 0.9 on.
+
+    Induction and duplicate-token need `Observables(token_ids=…)` when watching and `trace.token_ids`, and are left out
+    otherwise. A role that no query can show (no repeated token) scores NaN and is never labelled.
+    """
+    found: dict[Head, list[RoleScore]] = {}
+    for call in trace.calls:
+        observation = call.observation
+        text = _text(observation, trace.token_ids, sample)
+        scores: list[list[RoleScore]] = [[] for _ in range(call.heads)]
+        for name, role in _MEASURES.items():
+            if role.needs_ids and (text.ids is None or "same_token" not in observation.values):
+                continue
+            means = role.measure(observation, text, sample)
+            for h, score in enumerate(means.score.tolist()):
+                scores[h].append(_judged(name, score, means.null))
+        found |= {Head(call.layer, h): of_head for h, of_head in enumerate(scores)}
+    return found
+
+
+def _text(observation: Observation, token_ids: list[int] | None, sample: int) -> _Text:
+    Tq = observation.lse.shape[2]
+    device = observation.lse.device
+    seen = observation.visible.expand(-1, -1, Tq)
+    seen = seen[sample if seen.shape[0] > 1 else 0].amax(0).double()  # heads differ only under a mask per head
+    real = seen > 0
+    if observation.padded is not None:
+        real = real & ~observation.padded[sample if observation.padded.shape[0] > 1 else 0]
+    ids = None if token_ids is None else torch.tensor(token_ids)
+    return _Text(torch.arange(Tq, device=device) + observation.offset, seen.clamp(min=1), real, ids)
+
+
+def _judged(role: str, score: float, null: float) -> RoleScore:
+    if role == "broad":
+        return RoleScore(role, score, null, BROAD, score >= BROAD)
+    threshold = max(THRESHOLD, null + (1 - null) / 2) if null == null else THRESHOLD
+    return RoleScore(role, score, null, threshold, score >= threshold)
+
+
+def label(scores: Iterable[RoleScore]) -> RoleScore | None:
+    """The labelled role with the largest score above its null; broad only when nothing else is. None when none is."""
+    earned = [s for s in scores if s.labelled]
+    specific = [s for s in earned if s.role != "broad"]
+    return max(specific or earned, key=lambda s: s.score - s.null, default=None)
+
+
+class Calibrated(NamedTuple):
+    """Mean over seeds, and its standard error."""
+
+    mean: float
+    error: float
+
+
+def calibrate(
+    network: nn.Module, vocabulary: int, *, period: int = 50, seeds: int = 4, bos: int | None = None
+) -> dict[Head, dict[str, Calibrated]]:
+    """Previous-token, induction and first-token scores on repeated random tokens: mean and standard error over seeds.
+
+    Each text is `period` random tokens, twice (after `bos`, if the model starts its texts with one). Previous-token and
+    first-token are means over all queries but the first. Induction is the mean of p_{i, i − period + 1} over the second
+    copies i: from a token to what followed its first copy. The last token of the first copy is no part of it: a diagonal
+    drawn through it would end at the first token of all, to which many heads attend anyway.
+
+    `network(ids)` takes integer ids (1, T). Time: `seeds` forward passes of 2 · period tokens.
+    """
+    for name, value, least in (("vocabulary", vocabulary, 2), ("period", period, 2), ("seeds", seeds, 2)):
+        if value < least:
+            raise ArgumentError(
+                message(
+                    name, expected=f"an integer >= {least}", got=str(value), remedy="A standard error needs two seeds."
+                )
+            )
+    measured: dict[Head, dict[str, list[float]]] = {}
+    start = 0 if bos is None else 1
+    second = start + period  # position where the second copy begins
+    rows = tuple(range(second, second + period))
+    device = next((p.device for p in network.parameters()), torch.device("cpu"))
+    for seed in range(seeds):
+        generator = torch.Generator().manual_seed(seed)
+        once = torch.randint(vocabulary, (period,), generator=generator)
+        ids = torch.cat([torch.tensor([] if bos is None else [bos], dtype=torch.int64), once, once])[None].to(device)
+        wanted = Observables(top_k=0, map=0, received=False, distance=False, entropy=False, rows=rows)
+        with torch.no_grad(), watch(network, observables=wanted) as trace:
+            network(ids)
+        for call in trace.calls:
+            seen = call.observation
+            after = torch.tensor(rows, device=device) - period + 1
+            at = after[None, :, None].expand(seen.rows.shape[1], -1, 1)
+            scores = {
+                "previous-token": seen.mean("previous_weight", start=1)[0],
+                "induction": seen.rows[0].gather(-1, at).squeeze(-1).mean(-1),
+                "first-token": seen.mean("first_weight", start=1)[0],
+            }
+            for role, of_heads in scores.items():
+                for h, value in enumerate(of_heads.tolist()):
+                    measured.setdefault(Head(call.layer, h), {}).setdefault(role, []).append(value)
+    return {head: {role: _over_seeds(values) for role, values in found.items()} for head, found in measured.items()}
+
+
+def _over_seeds(values: list[float]) -> Calibrated:
+    numbers = torch.tensor(values, dtype=torch.float64)
+    return Calibrated(float(numbers.mean()), float(numbers.std() / math.sqrt(len(values))))

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from planted import PATTERNS, Planted, first, induction, previous, uniform
+
+from clearhead import Observables, watch
+from clearhead.errors import ArgumentError
+from clearhead.roles import ROLES, calibrate, label, roles
+from clearhead.trace import Head
+
+
+def traced(ids: torch.Tensor):
+    model = Planted(list(PATTERNS.values()))
+    with watch(model, observables=Observables(token_ids=ids)) as trace:
+        model(ids[None])
+    trace.token_ids = ids.tolist()
+    return trace
+
+
+def repeated(period: int = 40) -> torch.Tensor:
+    once = torch.randperm(500)[:period]
+    return torch.cat([once, once])
+
+
+@pytest.mark.tiny
+def test_every_role_is_found_where_planted_and_nowhere_else():
+    found = roles(traced(repeated()))
+    for h, planted in enumerate(PATTERNS):
+        labelled = [s.role for s in found[Head(0, h)] if s.labelled]
+        # On two copies of one text only, what followed the earlier equal token is never a neighbour: roles stay apart.
+        assert labelled == [planted], (planted, found[Head(0, h)])
+        assert label(found[Head(0, h)]).role == planted
+
+
+def test_scores_of_planted_heads_are_one_and_nulls_are_exact():
+    ids = repeated(10)
+    T = len(ids)
+    found = roles(traced(ids))
+    by_role = {name: {s.role: s for s in found[Head(0, h)]} for h, name in enumerate(PATTERNS)}
+    for name in ROLES[:-1]:
+        assert by_role[name][name].score == pytest.approx(1.0, abs=1e-6)
+    harmonic = sum(1 / n for n in range(1, T + 1))
+    assert by_role["self"]["previous-token"].null == pytest.approx((harmonic - 1) / (T - 1))
+    second = (
+        sum(1 / (i + 1) for i in range(10, 20)) / 10
+    )  # each query of the second copy has one match among i + 1 keys
+    assert by_role["self"]["induction"].null == pytest.approx(second)
+    # A uniform head scores its nulls.
+    for score in found[Head(0, list(PATTERNS).index("broad"))]:
+        assert score.score == pytest.approx(score.null, abs=1e-6)
+
+
+def test_a_role_no_token_can_show_is_nan_and_not_labelled():
+    found = roles(traced(torch.arange(12)))
+    scores = {s.role: s for s in found[Head(0, 0)]}
+    assert math.isnan(scores["induction"].score)
+    assert not scores["induction"].labelled
+
+
+def test_token_roles_are_left_out_without_token_ids():
+    model = Planted([previous])
+    with watch(model) as trace:
+        model(torch.arange(9)[None])
+    assert [s.role for s in roles(trace)[Head(0, 0)]] == ["previous-token", "first-token", "self", "broad"]
+
+
+def test_uniform_attention_on_a_short_text_earns_no_label_but_broad():
+    model = Planted([uniform])
+    ids = torch.tensor([5, 5, 5])
+    with watch(model, observables=Observables(token_ids=ids)) as trace:
+        model(ids[None])
+    trace.token_ids = ids.tolist()
+    assert [s.role for s in roles(trace)[Head(0, 0)] if s.labelled] == ["broad"]
+
+
+def test_calibration_scores_planted_heads_as_planted():
+    found = calibrate(Planted([previous, induction, first]), 500, period=12, seeds=3)
+    expected = {"previous-token": Head(0, 0), "induction": Head(0, 1), "first-token": Head(0, 2)}
+    for role, head in expected.items():
+        for other, scores in found.items():
+            if other == head:
+                assert scores[role].mean > 0.9
+            else:
+                assert scores[role].mean < 0.35
+    assert found[Head(0, 0)]["previous-token"].error < 1e-6
+
+
+def test_calibrated_induction_leaves_the_first_token_out():
+    """A head that always looks at key 0 would earn 1/L from the off-by-one diagonal; it earns nothing."""
+    found = calibrate(Planted([first]), 500, period=8, seeds=2)
+    assert found[Head(0, 0)]["induction"].mean == pytest.approx(0.0, abs=1e-9)
+
+
+def test_calibration_after_a_bos_token_counts_from_the_copies():
+    found = calibrate(Planted([induction]), 400, period=10, seeds=2, bos=499)
+    assert found[Head(0, 0)]["induction"].mean == pytest.approx(1.0, abs=1e-6)
+
+
+def test_calibration_needs_two_seeds():
+    with pytest.raises(ArgumentError, match="seeds: expected an integer >= 2, got 1"):
+        calibrate(Planted([first]), 500, seeds=1)

@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from planted import PATTERNS, Planted, first, induction, previous, uniform
 
 from clearhead import Observables, watch
 from clearhead.errors import ArgumentError
 from clearhead.roles import ROLES, calibrate, label, roles
 from clearhead.trace import Head
+from planted import PATTERNS, Planted, first, induction, previous, uniform
 
 
 def traced(ids: torch.Tensor):

@@ -174,3 +174,8 @@ class Observation:
     def __repr__(self) -> str:
         parts = ", ".join(f"{n} {tuple(t.shape)}" for n, t in self.values.items())
         return f"Observation({parts})"
+
+
+def measured(observation: type[Observation]) -> dict[str, _Measured]:
+    """Every quantity an observation can hold, with its shape, how to ask for it and what it is; for docs and listings."""
+    return {name: value for name, value in vars(observation).items() if isinstance(value, _Measured)}

@@ -1,0 +1,55 @@
+# Everything a checkout needs, from nothing but Python 3.11+, make and git.
+PYTHON ?= python3
+BIN = .venv/bin
+TEXT_OUT = demo
+
+.PHONY: demo test tiny lint format types unit bench docs train clean
+
+demo: .venv/user ## look at a text through the built-in model; writes demo/heads.html and demo/heads.png
+	mkdir -p $(TEXT_OUT)
+	$(BIN)/clearhead look --continue 40 --html $(TEXT_OUT)/heads.html --png $(TEXT_OUT)/heads.png
+
+test: lint types unit ## everything that must hold before a commit lands
+
+tiny: .venv/dev ## a few seconds that touch every public promise
+	$(BIN)/python -m pytest -m tiny
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: .venv/dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+types: .venv/dev
+	$(BIN)/mypy
+
+unit: .venv/dev
+	$(BIN)/python -m pytest
+
+bench: .venv/user ## speed and memory against PyTorch's own attention, on this machine
+	$(BIN)/python benchmarks/operation.py
+	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/cold_start.py
+
+docs: .venv/dev ## write docs/reference/ from the docstrings and the command's own help
+	$(BIN)/python docs/generate.py
+
+train: .venv/user ## make the built-in model again, about an hour on two cores; can be interrupted and resumed
+	$(BIN)/python -m training
+
+clean:
+	rm -rf .venv $(TEXT_OUT) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# torch first and alone, so that its exact build is settled before anything else asks for a range.
+.venv/user: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "clearhead needs Python 3.11 or newer; set PYTHON=")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+.venv/dev: .venv/user
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@

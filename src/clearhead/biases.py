@@ -19,7 +19,7 @@ class ALiBi:
     >>> ALiBi(2).slopes.tolist()
     [0.0625, 0.00390625]
     >>> ALiBi(2).dense(1, 3)[0, 0].tolist()          # the last query sits on the last key
-    [[-0.125, -0.0625, -0.0]]
+    [-0.125, -0.0625, -0.0]
 
     `heads`: how many query heads, for the published slopes (for heads that are not a power of two, those of the power
     below, then every second one of the power above); or a 1-D tensor of Hq slopes. Slopes are constants: no gradient.

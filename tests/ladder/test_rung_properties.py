@@ -17,6 +17,7 @@ from clearhead import ladder
 from clearhead.ladder.rung6_online_softmax import Tile
 
 CASE = make_case(2, 9, 4, 3, 5, kv_heads=2, group=2, dtype=torch.float32, seed=7)
+ONE = make_case(2, 9, 4, 3, 5, kv_heads=1, group=1, dtype=torch.float32, seed=7)
 MEANS = (ladder.mean_by_loop, ladder.mean_by_matmul, ladder.mean_by_softmax, ladder.prefix_mean)
 HEADS = (ladder.online_softmax, ladder.with_cache, ladder.library_kernel)
 
@@ -26,7 +27,7 @@ def from_x(function: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
     if function in MEANS:
         return lambda x: function(x).out
     if function is ladder.single_head:
-        return lambda x: function(x, *CASE.layers).out
+        return lambda x: function(x, *ONE.layers).out
     if function is ladder.multi_head:
         return lambda x: function(x, *CASE.layers, heads=4, kv_heads=2).out
     return lambda x: function(*ladder.multi_head(x, *CASE.layers, heads=4, kv_heads=2)[:3]).out.transpose(1, 2)
@@ -72,9 +73,14 @@ def test_inputs_are_left_as_they_were(function: Callable[..., Any]) -> None:
 
 
 def test_weights_of_every_row_sum_to_one_and_give_nothing_to_the_future() -> None:
-    four = ladder.single_head(CASE.x, *CASE.layers)
+    four = ladder.single_head(CASE.x, *ONE.layers)
     five = ladder.multi_head(CASE.x, *CASE.layers, heads=4, kv_heads=2)
-    for weights in (ladder.mean_by_matmul(CASE.x).weights, ladder.mean_by_softmax(CASE.x).weights, four[5], five[5]):
+    for weights in (
+        ladder.mean_by_matmul(CASE.x).weights,
+        ladder.mean_by_softmax(CASE.x).weights,
+        four.weights,
+        five.weights,
+    ):
         assert_equal(weights.sum(-1), torch.ones(weights.shape[:-1]))
         assert torch.equal(weights, weights.tril())
 
@@ -192,7 +198,7 @@ def test_every_result_ends_with_out(rung: ladder.Rung) -> None:
     if rung.number <= 3:
         result = rung.function(CASE.x)
     elif rung.number <= 5:
-        result = rung.function(CASE.x, *CASE.layers)
+        result = rung.function(CASE.x, *ONE.layers)
     else:
         result = rung.function(five.q, five.k, five.v)
     assert result._fields[-1] == "out"

@@ -63,7 +63,7 @@ def layer_of(weight: Tensor) -> nn.Linear:
 
 @given(cases(max_group=1))
 def test_one_head_of_many_heads_equals_single_head(case: Case) -> None:
-    one = ladder.multi_head(case.x, *case.layers[:2], case.value)  # heads=1: all widths are one head's
+    one = ladder.multi_head(case.x, *case.layers)  # heads=1: the layers' whole width is one head
     alone = ladder.single_head(case.x, *case.layers)
     for name in ("scores", "masked", "weights"):
         torch.testing.assert_close(getattr(one, name)[:, 0], getattr(alone, name), rtol=0, atol=5e-6)
@@ -150,7 +150,8 @@ def test_one_token_alone_hears_only_itself_on_every_rung() -> None:
     case = make_case(2, 1, 4, 3, 5, kv_heads=2, group=2, dtype=torch.float64, seed=0)
     for mean in (ladder.mean_by_loop, ladder.mean_by_matmul, ladder.mean_by_softmax, ladder.prefix_mean):
         assert torch.equal(mean(case.x).out, case.x)
-    assert torch.equal(ladder.single_head(case.x, *case.layers).out, case.value(case.x))
+    one = make_case(2, 1, 4, 3, 5, kv_heads=1, group=1, dtype=torch.float64, seed=0)
+    assert torch.equal(ladder.single_head(one.x, *one.layers).out, one.value(one.x))
     five = ladder.multi_head(case.x, *case.layers, heads=4, kv_heads=2)
     expected = five.v.repeat_interleave(2, dim=1)
     assert torch.equal(five.heads, expected)

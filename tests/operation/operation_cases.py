@@ -70,7 +70,7 @@ class Case:
     def added(self) -> Tensor | None:
         """What is added to the scores, as a tensor of four dimensions."""
         bias = self.options.get("bias")
-        _, Hq, Tq, Tk = self.sizes
+        _, _, Tq, Tk = self.sizes
         if isinstance(bias, ALiBi):
             a = torch.arange(Tk - Tq, Tk)[:, None]
             slopes = bias.slopes.to(self.query.dtype)
@@ -129,11 +129,13 @@ def small_tiles() -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------ hypothesis strategies
 
 
+def integers(numbers: list[int]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int64)
+
+
 def aligns(B: int, Tq: int, Tk: int) -> st.SearchStrategy[Any]:
     offset = st.integers(-Tq, Tk + 1)
-    return st.one_of(
-        st.just("end"), st.just("start"), offset, st.lists(offset, min_size=B, max_size=B).map(torch.tensor)
-    )
+    return st.one_of(st.just("end"), st.just("start"), offset, st.lists(offset, min_size=B, max_size=B).map(integers))
 
 
 def bools(*shape: int) -> st.SearchStrategy[Tensor]:
@@ -156,7 +158,7 @@ def single_masks(draw: st.DrawFn, B: int, Hq: int, Tq: int, Tk: int) -> Mask:
     kind = draw(st.sampled_from(["all", "causal", "window", "prefix", "documents", "padding", "dense"]))
     align = draw(aligns(B, Tq, Tk))
     some = st.integers(0, Tk)
-    counts = st.lists(some, min_size=B, max_size=B).map(lambda n: torch.tensor(n, dtype=torch.int64))
+    counts = st.lists(some, min_size=B, max_size=B).map(integers)
     if kind == "causal":
         return Causal(align)
     if kind == "window":
@@ -164,7 +166,7 @@ def single_masks(draw: st.DrawFn, B: int, Hq: int, Tq: int, Tk: int) -> Mask:
     if kind == "prefix":
         return Prefix(draw(st.one_of(some, counts)), align=align)
     if kind == "padding":
-        queries = st.lists(st.integers(0, Tq), min_size=B, max_size=B).map(torch.tensor)
+        queries = st.lists(st.integers(0, Tq), min_size=B, max_size=B).map(integers)
         return Padding(draw(counts), side=draw(st.sampled_from(["right", "left"])), queries=draw(st.none() | queries))
     if kind == "dense":
         return Dense(draw(dense_tensors(B, Hq, Tq, Tk)))

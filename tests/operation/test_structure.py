@@ -1,0 +1,153 @@
+"""The shape of the package: which way imports go, which names are public, what importing costs, and that examples run."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import clearhead
+
+PACKAGE = Path(str(clearhead.__file__)).parent
+
+# Each part may import itself and the parts below it in its row; a part that is not named here may import anything.
+MAY_IMPORT = {
+    "errors": (),
+    "masks": ("errors",),
+    "biases": ("errors",),
+    "observables": ("errors",),
+    "testing": ("errors",),
+    "reference": ("errors", "masks", "biases", "observables"),
+    "kernels": ("errors", "masks", "biases", "observables"),
+    "attention": ("errors", "masks", "biases", "observables", "reference", "kernels"),
+}
+MIDDLE = ("nn", "watch", "trace", "check", "roles", "ladder")  # above attention, below what shows things to people
+UPPER = ("models", "survey", "viewer", "lesson")
+MIDDLE_MAY = (*MAY_IMPORT, *MIDDLE)
+
+SIGNATURES = {
+    "attention": "(query: 'Tensor', key: 'Tensor', value: 'Tensor', *, mask: 'Mask | Tensor | None' = None, "
+    "bias: 'Tensor | ALiBi | None' = None, scale: 'float | None' = None, softcap: 'float | None' = None, "
+    "sinks: 'Tensor | None' = None, impl: 'str' = 'auto') -> 'Tensor'",
+    "observe": "(query: 'Tensor', key: 'Tensor', value: 'Tensor', *, observables: 'Observables | None' = None, "
+    "mask: 'Mask | Tensor | None' = None, bias: 'Tensor | ALiBi | None' = None, scale: 'float | None' = None, "
+    "softcap: 'float | None' = None, sinks: 'Tensor | None' = None, impl: 'str' = 'auto') -> 'Observation'",
+    "explain": "(query: 'Tensor', key: 'Tensor', value: 'Tensor', *, mask: 'Mask | Tensor | None' = None, "
+    "bias: 'Tensor | ALiBi | None' = None, scale: 'float | None' = None, softcap: 'float | None' = None, "
+    "sinks: 'Tensor | None' = None, impl: 'str' = 'auto') -> 'str'",
+    "ALiBi": "(heads: 'int | Tensor') -> None",
+    "All": "() -> None",
+    "Causal": "(align: 'Align' = 'end') -> None",
+    "Documents": "(ids: 'Tensor', query_ids: 'Tensor | None' = None) -> None",
+    "Padding": "(lengths: 'Tensor', side: \"Literal['right', 'left']\" = 'right', "
+    "queries: 'Tensor | None' = None) -> None",
+    "Prefix": "(n: 'int | Tensor', align: 'Align' = 'end') -> None",
+    "Window": "(keys: 'int', right: 'int' = 0, align: 'Align' = 'end') -> None",
+    "Observables": "(max_logit: 'bool' = True, entropy: 'bool' = True, top_k: 'int' = 8, received: 'bool' = True, "
+    "positions: 'bool' = True, distance: 'bool' = True, map: 'int' = 64, rows: 'tuple[int, ...]' = (), "
+    "token_ids: 'Tensor | None' = None) -> None",
+    "Observation": "(values: 'Mapping[str, Tensor]', offset: 'int', padded: 'Tensor | None' = None) -> None",
+}
+
+HEAVY = (
+    "numba",
+    "transformers",
+    "starlette",
+    "uvicorn",
+    "matplotlib",
+    "tokenizers",
+    "safetensors",
+    "rich",
+    "typer",
+    "onnx",
+)
+
+
+def imported_parts(path: Path) -> set[str]:
+    """The first name under `clearhead` of everything a file imports, inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            pytest.fail(f"{path}: write imports in full, so that the direction can be read")
+        else:
+            continue
+        found |= {name.split(".")[1] for name in names if name.startswith("clearhead.")}
+    return found
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_one_way(path: Path) -> None:
+    part, imports = part_of(path), imported_parts(path)
+    if part in MAY_IMPORT:
+        allowed = {part, *MAY_IMPORT[part]}
+    elif part in MIDDLE:
+        allowed = set(MIDDLE_MAY)
+    elif part in UPPER:
+        allowed = {*MIDDLE_MAY, *UPPER}
+    else:
+        return
+    public = set(clearhead.__all__) | {"__version__"} if part in (*MIDDLE, *UPPER) else set()
+    assert imports <= allowed | public, f"{part} must not import {sorted(imports - allowed - public)}"
+
+
+def test_the_import_rules_speak_of_parts_that_exist() -> None:
+    parts = {part_of(p) for p in FILES}
+    assert set(MAY_IMPORT) <= parts
+
+
+def test_reference_and_kernels_never_import_each_other() -> None:
+    for path in FILES:
+        for one, other in (("reference", "kernels"), ("kernels", "reference")):
+            if part_of(path) == one:
+                assert other not in imported_parts(path), path
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_the_signature_is_the_promised_one(name: str) -> None:
+    assert str(inspect.signature(getattr(clearhead, name))).replace("clearhead.", "") == SIGNATURES[name]
+
+
+def test_the_promised_names_are_public_and_every_public_name_is_documented() -> None:
+    assert set(SIGNATURES) <= set(clearhead.__all__)
+    assert sorted(clearhead.__all__) == list(dict.fromkeys(sorted(clearhead.__all__)))
+    for name in clearhead.__all__:
+        assert inspect.getdoc(getattr(clearhead, name)), name
+
+
+def test_importing_clearhead_loads_nothing_heavy() -> None:
+    code = f"import sys, clearhead; print([m for m in {HEAVY!r} if m in sys.modules])"
+    # In a fresh interpreter: the test session itself has loaded much of this.
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+DOCUMENTED = [p for p in FILES if ">>> " in p.read_text("utf-8") and "cli" not in p.parts] + [PACKAGE / "__init__.py"]
+
+
+@pytest.mark.parametrize("path", DOCUMENTED, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_examples_in_docstrings_run(path: Path) -> None:
+    dotted = ".".join(("clearhead", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+    importlib.import_module(dotted)
+    module = sys.modules[dotted]
+    names = {"torch": torch} | {name: getattr(clearhead, name) for name in clearhead.__all__} | vars(module)
+    failed, tried = doctest.testmod(module, extraglobs=names, optionflags=doctest.ELLIPSIS)
+    assert failed == 0
+    assert tried or ">>> " not in path.read_text("utf-8")

@@ -1,0 +1,90 @@
+"""Tokens for people: what each token reads as, with nothing invisible and nothing that could act as markup or control.
+
+A byte-level tokenizer cuts bytes, not characters, so a token may hold half of one. Tokens are joined until their bytes are
+whole characters; the first of such a group shows them, the others show `…`.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+VISIBLE = {" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍"}
+JOINED = "…"  # a token whose character is shown by a token before it
+BROKEN = "\N{REPLACEMENT CHARACTER}"
+
+
+def byte_alphabet() -> dict[str, int]:
+    """The byte that each character of a byte-level vocabulary stands for.
+
+    Bytes that print stand for themselves; the other 68 got the characters from U+0100 on, in their order.
+    """
+    printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [byte for byte in range(256) if byte not in printing]
+    return {chr(b): b for b in printing} | {chr(0x100 + n): b for n, b in enumerate(rest)}
+
+
+ALPHABET = byte_alphabet()
+
+
+def token_bytes(token: str) -> bytes:
+    """The bytes of a byte-level vocabulary entry.
+
+    >>> token_bytes("Ġking")
+    b' king'
+    """
+    return bytes(ALPHABET[c] for c in token)
+
+
+def visible(text: str) -> str:
+    """The same text with spaces, line ends, control and direction characters made visible.
+
+    >>> visible(" a\\n") + visible("\\u202e")
+    '·a↵‹U+202E›'
+    """
+
+    def shown(c: str) -> str:
+        if c in VISIBLE:
+            return VISIBLE[c]
+        # Control, format (direction marks among them), unassigned, private, and separators that are not a plain space.
+        return f"‹U+{ord(c):04X}›" if unicodedata.category(c) in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp") else c
+
+    return "".join(map(shown, text))
+
+
+def pieces(tokens: Sequence[bytes | str]) -> list[str]:
+    """What each token reads as: bytes of an ordinary token, or the name of a special one, which stays as text.
+
+    >>> pieces([b"caf", "é".encode()[:1], "é".encode()[1:], b" x"])
+    ['caf', 'é', '…', '·x']
+    """
+    shown: list[str] = []
+    held = b""  # bytes of characters not whole yet
+    first = 0  # token that began them
+    for n, token in enumerate(tokens):
+        if isinstance(token, str):
+            held = _flush(held, shown, first)
+            shown.append(visible(token))
+            continue
+        if not held:
+            first = n
+        held += token
+        shown.append(JOINED)
+        try:
+            text = held.decode("utf-8")
+        except UnicodeDecodeError as error:
+            # Cut off at the end, it may become whole; wrong before that, it never will.
+            if error.reason != "unexpected end of data" or len(held) - error.start > 3:
+                held = _flush(held, shown, first)
+            continue
+        shown[first] = visible(text) or "∅"
+        held = b""
+    _flush(held, shown, first)
+    return shown
+
+
+def _flush(held: bytes, shown: list[str], first: int) -> bytes:
+    """Give up on bytes that are no character: show what can be shown of them."""
+    if held:
+        shown[first] = visible(held.decode("utf-8", errors="replace"))
+    return b""

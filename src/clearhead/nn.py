@@ -1,0 +1,191 @@
+"""`SelfAttention`, the layer: projections, grouped heads, rotary positions, a window, and a key/value cache."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from clearhead.attention import attention
+from clearhead.errors import ArgumentError, message
+from clearhead.masks import Causal, Mask, Window
+
+__all__ = ["KVCache", "SelfAttention", "rotate"]
+
+
+class KVCache:
+    """Keys and values of the tokens a layer has already seen, one cache a layer and sequence (or batch of them).
+
+    >>> cache = KVCache()
+    >>> layer = SelfAttention(32, 4)
+    >>> x = torch.randn(1, 10, 32)
+    >>> whole = layer(x)
+    >>> parts = torch.cat([layer(x[:, :7], cache=cache), layer(x[:, 7:], cache=cache)], dim=1)
+    >>> torch.allclose(whole, parts, atol=1e-5), cache.length
+    (True, 10)
+    """
+
+    def __init__(self) -> None:
+        self.key: Tensor | None = None  # (B, Hk, length, D), rotated already
+        self.value: Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        """How many tokens are held."""
+        return 0 if self.key is None else self.key.shape[2]
+
+    def append(
+        self, key: Float[Tensor, "b hk t d"], value: Float[Tensor, "b hk t d"]
+    ) -> tuple[Float[Tensor, "b hk total d"], Float[Tensor, "b hk total d"]]:
+        """Add the keys and values of new tokens; returns all of them. Copies what is held: O(length) a call."""
+        if self.key is None or self.value is None:
+            self.key, self.value = key, value
+        else:
+            self.key = torch.cat([self.key, key], dim=2)
+            self.value = torch.cat([self.value, value], dim=2)
+        return self.key, self.value
+
+    def crop(self, length: int) -> None:
+        """Forget all but the first `length` tokens; `crop(0)` starts anew. Raises `ArgumentError` beyond what is held."""
+        if not 0 <= length <= self.length:
+            raise ArgumentError(
+                message(
+                    "length",
+                    expected=f"0 to {self.length}, the tokens held",
+                    got=str(length),
+                    remedy="A cache can only forget; append makes it longer.",
+                )
+            )
+        if self.key is not None and self.value is not None:
+            self.key, self.value = (None, None) if length == 0 else (self.key[:, :, :length], self.value[:, :, :length])
+
+
+def rotate(x: Float[Tensor, "b h t d"], start: int, base: float) -> Float[Tensor, "b h t d"]:
+    """Rotary positions (Su et al. 2021), token t at position start + t.
+
+    The layout is half-split, as in Llama: dimension c is paired with c + D/2, and the pair turns by position · base^{−2c/D}.
+    Products of rotated queries and keys depend on the distance between them alone.
+    """
+    half = x.shape[-1] // 2
+    rates = base ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)  # (D/2)
+    angles = torch.arange(start, start + x.shape[2], device=x.device, dtype=torch.float32)[:, None] * rates  # (t, D/2)
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention over `clearhead.attention`: (B, T, embed) in, (B, T, embed) out.
+
+    >>> SelfAttention(64, 8, kv_heads=2, rope=10000.0)(torch.randn(2, 10, 64)).shape
+    torch.Size([2, 10, 64])
+
+    Arguments:
+        embed: width of the input and output.
+        heads: query heads.
+        kv_heads: key and value heads, a divisor of `heads`; default `heads`.
+        head_width: width of one head; default embed / heads.
+        rope: base of rotary positions (see `rotate`), e.g. 10000.0; default none.
+        window: how many keys each query may see, itself included; default all of the past.
+        causal: whether a query sees only the past and itself. A window is always causal.
+        bias: whether the four projections have a bias.
+
+    The state dict holds `query`, `key`, `value` and `output`, each a `torch.nn.Linear`.
+    """
+
+    def __init__(
+        self,
+        embed: int,
+        heads: int,
+        *,
+        kv_heads: int | None = None,
+        head_width: int | None = None,
+        rope: float | None = None,
+        window: int | None = None,
+        causal: bool = True,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        kv_heads = heads if kv_heads is None else kv_heads
+        if heads < 1 or kv_heads < 1 or heads % kv_heads:
+            raise ArgumentError(
+                message(
+                    "kv_heads",
+                    expected=f"a divisor of heads={heads}",
+                    got=str(kv_heads),
+                    remedy="Each key head is read by the same number of query heads.",
+                )
+            )
+        if head_width is None:
+            if embed % heads:
+                raise ArgumentError(
+                    message(
+                        "embed",
+                        expected=f"a multiple of heads={heads}",
+                        got=str(embed),
+                        remedy="Change one of them, or give head_width.",
+                    )
+                )
+            head_width = embed // heads
+        if rope is not None and head_width % 2:
+            raise ArgumentError(
+                message(
+                    "head_width",
+                    expected="an even number with rope, which turns pairs of dimensions",
+                    got=str(head_width),
+                    remedy="Use an even head width, or rope=None.",
+                )
+            )
+        self.embed, self.heads, self.kv_heads, self.head_width = embed, heads, kv_heads, head_width
+        self.rope = rope
+        self.mask: Mask | None = Window(window) if window is not None else Causal() if causal else None
+        self.query = nn.Linear(embed, heads * head_width, bias=bias)
+        self.key = nn.Linear(embed, kv_heads * head_width, bias=bias)
+        self.value = nn.Linear(embed, kv_heads * head_width, bias=bias)
+        self.output = nn.Linear(heads * head_width, embed, bias=bias)
+
+    def forward(self, x: Tensor, *, mask: Mask | None = None, cache: KVCache | None = None) -> Tensor:
+        """Attend within x, and to what `cache` holds.
+
+        Arguments:
+            x: (B, T, embed).
+            mask: who may attend to whom besides the layer's own mask, over all Tk keys (cached and new); e.g. `Padding`.
+            cache: keys and values of the tokens before x; those of x are added to it.
+
+        Returns:
+            (B, T, embed).
+        """
+        if x.ndim != 3 or x.shape[-1] != self.embed:
+            raise ArgumentError(
+                message(
+                    "x",
+                    expected=f"(B, T, embed={self.embed})",
+                    got=str(tuple(x.shape)),
+                    remedy="The last dimension is the width the layer was made for.",
+                )
+            )
+        q = self._split(self.query(x))  # (B, Hq, T, D)
+        k = self._split(self.key(x))  # (B, Hk, T, D)
+        v = self._split(self.value(x))  # (B, Hk, T, D)
+        if self.rope is not None:
+            start = 0 if cache is None else cache.length
+            q, k = rotate(q, start, self.rope), rotate(k, start, self.rope)
+        if cache is not None:
+            k, v = cache.append(k, v)  # (B, Hk, Tk, D)
+        if mask is not None and self.mask is not None:
+            mask = self.mask & mask
+        elif mask is None:
+            mask = self.mask
+        out = attention(q, k, v, mask=mask)  # (B, Hq, T, D)
+        mixed: Tensor = self.output(out.transpose(1, 2).flatten(2))  # (B, T, embed)
+        return mixed
+
+    def _split(self, x: Tensor) -> Tensor:
+        heads: Tensor = x.unflatten(-1, (-1, self.head_width))
+        return heads.transpose(1, 2)
+
+    def extra_repr(self) -> str:
+        """What `print(model)` shows beside the projections."""
+        return (
+            f"heads={self.heads}, kv_heads={self.kv_heads}, head_width={self.head_width}, rope={self.rope}, {self.mask}"
+        )

@@ -1,0 +1,1 @@
+"""How the built-in model was made: `python -m training` (see README.md in this folder)."""

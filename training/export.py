@@ -94,6 +94,7 @@ def export(plan: Plan, folder: Path = CACHE / "run") -> None:
     text = card(plan, run.step, bits, found)
     PACKAGE.mkdir(parents=True, exist_ok=True)
     save_file(stored, PACKAGE / "model.safetensors.part")
+    (PACKAGE / "model.safetensors.part").chmod(0o644)
     os.replace(PACKAGE / "model.safetensors.part", PACKAGE / "model.safetensors")
     (PACKAGE / "config.json").write_text(json.dumps(dataclasses.asdict(plan.config), indent=2) + "\n", encoding="utf-8")
     corpus.tokenizer.save(str(PACKAGE / "tokenizer.json"))

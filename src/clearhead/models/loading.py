@@ -37,6 +37,9 @@ class Model:
     network: Transformer
     tokenizer: Tokenizer
 
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, {self.config})"
+
     @property
     def config(self) -> Config:
         """Its sizes."""

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn import functional
+
+from clearhead import Documents, Padding
+from clearhead.errors import ArgumentError
+from clearhead.nn import KVCache, SelfAttention, rotate
+
+
+def layer(**options) -> SelfAttention:
+    return SelfAttention(24, 6, kv_heads=options.pop("kv_heads", 3), **options).double()
+
+
+def x(T: int = 11, B: int = 2) -> torch.Tensor:
+    return torch.randn(B, T, 24, dtype=torch.float64)
+
+
+@pytest.mark.tiny
+@pytest.mark.parametrize(
+    "options", [{}, {"rope": 100.0}, {"window": 4}, {"rope": 1e4, "window": 3, "bias": True}], ids=str
+)
+@pytest.mark.parametrize("cuts", [(1,) * 11, (4, 7), (10, 1), (3, 1, 5, 2)], ids=str)
+def test_chunked_equals_whole(options, cuts):
+    attend, inputs, cache = layer(**options), x(), KVCache()
+    chunks = [attend(part, cache=cache) for part in inputs.split(list(cuts), dim=1)]
+    torch.testing.assert_close(torch.cat(chunks, 1), attend(inputs), atol=1e-12, rtol=0)
+    assert cache.length == 11
+
+
+def test_a_cropped_cache_goes_on_as_if_the_rest_had_not_been():
+    attend, inputs, cache = layer(rope=100.0), x(), KVCache()
+    attend(inputs, cache=cache)
+    cache.crop(6)
+    torch.testing.assert_close(attend(inputs[:, 6:], cache=cache), attend(inputs)[:, 6:], atol=1e-12, rtol=0)
+    cache.crop(0)
+    assert cache.length == 0
+    with pytest.raises(ArgumentError, match="length: expected 0 to 0, the tokens held, got 1"):
+        cache.crop(1)
+
+
+def test_equals_pytorch_on_the_same_projections():
+    attend, inputs = layer(), x()
+    q = attend.query(inputs).view(2, 11, 6, 4).transpose(1, 2)
+    k, v = (p(inputs).view(2, 11, 3, 4).transpose(1, 2) for p in (attend.key, attend.value))
+    out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(attend(inputs), attend.output(out.transpose(1, 2).reshape(2, 11, 24)))
+
+
+def test_grouped_heads_equal_heads_whose_keys_are_repeated():
+    grouped, full = layer(), layer(kv_heads=6)
+    full.query.load_state_dict(grouped.query.state_dict())
+    full.output.load_state_dict(grouped.output.state_dict())
+    for name in ("key", "value"):
+        weight = getattr(grouped, name).weight.view(3, 4, 24).repeat_interleave(2, 0).view(24, 24)
+        getattr(full, name).load_state_dict({"weight": weight})
+    inputs = x()
+    torch.testing.assert_close(grouped(inputs), full(inputs))
+
+
+def test_rotary_products_depend_on_distance_alone():
+    q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64)
+    near = (rotate(q, 7, 100.0) * rotate(k, 3, 100.0)).sum()
+    far = (rotate(q, 1007, 100.0) * rotate(k, 1003, 100.0)).sum()
+    other = (rotate(q, 8, 100.0) * rotate(k, 3, 100.0)).sum()
+    torch.testing.assert_close(near, far, atol=1e-3, rtol=0)  # angles are float32
+    assert (near - other).abs() > 1e-2
+    torch.testing.assert_close(rotate(q, 0, 100.0), q)
+
+
+def test_a_window_forgets_what_lies_behind_it():
+    attend, inputs = layer(window=3), x()
+    changed = inputs.clone()
+    changed[:, 4] += 1
+    moved = (attend(changed) - attend(inputs)).abs().amax((0, 2)) > 0
+    assert moved.tolist() == [False] * 4 + [True] * 3 + [False] * 4
+
+
+def test_a_mask_given_is_added_to_the_layers_own():
+    attend, inputs = layer(rope=100.0), x()
+    padded = attend(inputs, mask=Padding(torch.tensor([11, 5])))
+    torch.testing.assert_close(padded[1, :5], attend(inputs[1:, :5])[0])
+    packed = attend(inputs[:1], mask=Documents(torch.tensor([0] * 4 + [1] * 7)))
+    torch.testing.assert_close(packed[0, :4], attend(inputs[:1, :4])[0])
+    assert (packed[0, 4:] - attend(inputs[:1])[0, 4:]).abs().max() > 1e-3
+    both_ways = layer(causal=False)
+    assert (both_ways(inputs) - both_ways(inputs, mask=Padding(torch.tensor([11, 5])))).abs()[1].max() > 1e-3
+
+
+def test_state_dict_names_are_stable():
+    assert list(SelfAttention(8, 2, bias=True).state_dict()) == [
+        f"{name}.{part}" for name in ("query", "key", "value", "output") for part in ("weight", "bias")
+    ]
+    assert SelfAttention(24, 6, kv_heads=3, head_width=5).key.weight.shape == (15, 24)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"heads": 5}, "embed: expected a multiple of heads=5, got 24"),
+        ({"heads": 6, "kv_heads": 4}, "kv_heads: expected a divisor of heads=6, got 4"),
+        ({"heads": 8, "rope": 1e4}, "head_width: expected an even number with rope.*got 3"),
+        ({"heads": 4, "window": 0}, "Window keys: expected an integer >= 1, got 0"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(arguments, text):
+    with pytest.raises(ArgumentError, match=text):
+        SelfAttention(24, **arguments)
+
+
+def test_an_input_of_another_width_is_refused():
+    with pytest.raises(ArgumentError, match=r"x: expected \(B, T, embed=24\), got \(2, 11, 23\)"):
+        layer()(torch.randn(2, 11, 23, dtype=torch.float64))
+
+
+COMPILED = """
+import torch
+from clearhead.nn import SelfAttention
+torch.manual_seed(0)
+layer = SelfAttention(24, 6, kv_heads=3, rope=100.0, window=5)
+x = torch.randn(2, 11, 24, requires_grad=True)
+compiled = torch.compile(layer, fullgraph=True)
+torch.testing.assert_close(compiled(x), layer(x))
+compiled(x).sum().backward()
+grad, x.grad = x.grad, None
+layer(x).sum().backward()
+torch.testing.assert_close(grad, x.grad)
+print("equal")
+"""
+
+
+def test_compiles_into_one_graph():
+    # In a process of its own: the shape checks that tests run under are no part of what users compile.
+    run = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
+    assert run.stdout.strip() == "equal", run.stderr

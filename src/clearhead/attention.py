@@ -15,7 +15,7 @@ from clearhead import reference
 from clearhead.biases import ALiBi
 from clearhead.errors import ArgumentError, message, shape_of
 from clearhead.kernels import ops, select
-from clearhead.kernels.problem import Problem
+from clearhead.kernels.problem import Problem, exact
 from clearhead.masks import All, Dense, Mask, Plan, Sizes
 from clearhead.observables import Observables, Observation
 
@@ -69,7 +69,8 @@ def attention(
         ArgumentError: shapes, dtypes or values that do not fit, with the numbers.
 
     Time O(B·Hq·pairs that may be seen·(D + Dv)); memory beyond inputs and output O(T) (`reference`: O(Tq·Tk)). Accumulates
-    in float32, float64 for float64. Differentiable in query, key, value, bias and sinks, twice.
+    in float32, float64 for float64. Differentiable in query, key, value, bias and sinks, twice. `torch.vmap` and autocast work;
+    `torch.func.grad` does not, since PyTorch gives custom operators no way to support it: use `torch.autograd`.
     """
     call = _prepare(query, key, value, mask, bias, scale, softcap, sinks)
     # A compiled graph is traced once and replayed: nobody can watch it, and the tracer cannot read a ContextVar.
@@ -160,9 +161,10 @@ def _attend(call: _Call, name: str) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp from the named implementation."""
     if name == "reference":
         p = call.problem.in_compute_dtype()
-        pattern = _pattern(call, p)
-        value = p.value.repeat_interleave(p.groups, dim=1)
-        out = reference.weighted_sum(pattern.weights, value, pattern.visible)
+        with exact(p):
+            pattern = _pattern(call, p)
+            value = p.value.repeat_interleave(p.groups, dim=1)
+            out = reference.weighted_sum(pattern.weights, value, pattern.visible)
         return out.to(call.problem.query.dtype), pattern.lse
     return ops.run(call.problem)
 
@@ -187,7 +189,8 @@ def _observe(call: _Call, observables: Observables, impl: str) -> Observation:
     _check_observables(observables, call.sizes)
     if name == "reference":
         p = call.problem.in_compute_dtype()
-        found = reference.observe(_pattern(call, p), observables, offset=offset, padded=padded, sinks=p.sinks)
+        with torch.no_grad(), exact(p):
+            found = reference.observe(_pattern(call, p), observables, offset=offset, padded=padded, sinks=p.sinks)
         output, _ = _attend(call, name)
     else:
         output, found = ops.run_observed(call.problem, observables, offset, padded)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from clearhead.kernels import tiled, tiled_backward, tiled_observe
-from clearhead.kernels.problem import Problem
+from clearhead.kernels.problem import Problem, exact
 from clearhead.kernels.tiled_backward import Gradients
 from clearhead.masks import Plan
 from clearhead.observables import Observables
@@ -53,9 +53,9 @@ def attention_op(
     softcap: float | None,
 ) -> tuple[Tensor, Tensor]:
     """Output (B, Hq, Tq, Dv) and log-sum-exp (B, Hq, Tq)."""
-    return tiled.attention(
-        _problem(query, key, value, lo, hi, query_labels, key_labels, dense, bias, slopes, sinks, scale, softcap)
-    )
+    problem = _problem(query, key, value, lo, hi, query_labels, key_labels, dense, bias, slopes, sinks, scale, softcap)
+    with exact(problem):
+        return tiled.attention(problem)
 
 
 @attention_op.register_fake
@@ -86,7 +86,8 @@ def attention_backward_op(
 ) -> list[Tensor]:
     """Gradients of query, key, value, bias, sinks, each in its input's dtype; an empty tensor where there is no input."""
     problem = _problem(query, key, value, lo, hi, query_labels, key_labels, dense, bias, slopes, sinks, scale, softcap)
-    found = tiled_backward.backward(problem, out, lse, grad_out, grad_lse)
+    with exact(problem):
+        found = tiled_backward.backward(problem, out, lse, grad_out, grad_lse)
     return [
         query.new_empty(0) if x is None or g is None else g.to(x.dtype)
         for x, g in zip((query, key, value, bias, sinks), found, strict=True)
@@ -145,14 +146,15 @@ def _double_backward(ctx, incoming: list[Tensor]) -> tuple[Tensor | None, ...]: 
         None if x is None or g is None else g.to(problem.dtype)
         for x, g in zip((*tensors[:3], tensors[BIAS], tensors[SINKS]), incoming, strict=True)
     ]
-    totals, d_out, d_lse, d_grad_out, d_grad_lse = tiled_backward.double_backward(
-        problem,
-        out,
-        lse,
-        grad_out,
-        grad_lse,
-        Gradients(*arriving),  # type: ignore[arg-type]
-    )
+    with exact(problem):
+        totals, d_out, d_lse, d_grad_out, d_grad_lse = tiled_backward.double_backward(
+            problem,
+            out,
+            lse,
+            grad_out,
+            grad_lse,
+            Gradients(*arriving),  # type: ignore[arg-type]
+        )
     grads = [
         None if x is None or g is None else g.to(x.dtype)
         for x, g in zip((*tensors[:3], tensors[BIAS], tensors[SINKS]), totals, strict=True)
@@ -230,39 +232,31 @@ def run_observed(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Output (with gradients) and everything measured (without), by the names of `Observation`."""
     found: dict[str, Tensor] = {}
-    output = _Observed.apply(
-        problem.query,
-        problem.key,
-        problem.value,
-        problem.bias,
-        problem.sinks,
-        problem,
-        observables,
-        offset,
-        padded,
-        found,
-    )
-    return output, found
+    inputs = (problem.query, problem.key, problem.value, problem.bias, problem.sinks)
+    output, lse = _Observed.apply(*inputs, problem, observables, offset, padded, found)
+    return output, {"lse": lse.detach()} | found
 
 
 class _Observed(torch.autograd.Function):
-    """The observing pass, with the backward of `attention_op`: looking changes no gradient."""
+    """The observing pass, with the backward of `attention_op`: looking changes no gradient, of any order."""
 
     @staticmethod
     def forward(ctx, query, key, value, bias, sinks, problem, observables, offset, padded, found):  # type: ignore[no-untyped-def]
-        output, measured = tiled_observe.observe(problem, observables, offset, padded)
+        with exact(problem):
+            output, measured = tiled_observe.observe(problem, observables, offset, padded)
+        lse = measured.pop("lse")
         found.update(measured)
         ctx.problem = problem
-        ctx.save_for_backward(query, key, value, bias, sinks, output, measured["lse"])
-        return output
+        ctx.save_for_backward(query, key, value, bias, sinks, output, lse)
+        return output, lse
 
     @staticmethod
-    def backward(ctx, grad_out):  # type: ignore[no-untyped-def]
+    def backward(ctx, grad_out, grad_lse):  # type: ignore[no-untyped-def]
         query, key, value, bias, sinks, output, lse = ctx.saved_tensors
         p = ctx.problem
         grads = attention_backward_op(
             query, key, value, p.plan.lo, p.plan.hi, p.plan.query_labels, p.plan.key_labels, p.plan.dense, bias, p.slopes,
-            sinks, p.scale, p.softcap, output, lse, grad_out, torch.zeros_like(lse),
+            sinks, p.scale, p.softcap, output, lse, grad_out, grad_lse,
         )  # fmt: skip
         d_bias, d_sinks = (None if x is None else g for x, g in zip((bias, sinks), grads[3:], strict=True))
         return (*grads[:3], d_bias, d_sinks, None, None, None, None, None)

@@ -95,3 +95,8 @@ def _label_hull(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, bool]:
     end = torch.where(found, order.gather(1, (right - 1).clamp(min=0)) + 1, 0)
     contiguous = bool((~found | (end - first == right - left)).all())
     return first, end, contiguous
+
+
+def exact(problem: Problem) -> torch.autocast:
+    """A context in which autocast is off: inside a kernel every number keeps the dtype it was given."""
+    return torch.autocast(problem.query.device.type, enabled=False)

@@ -33,7 +33,7 @@ def pattern(
     key = key.repeat_interleave(
         groups, dim=1
     )  # (b, hk, tk, d) -> (b, hq, tk, d): query head h reads key head h // groups
-    logits = query @ key.mT * scale  # (b, hq, tq, tk)
+    logits = scores(query, key, visible) * scale  # (b, hq, tq, tk)
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
     if bias is not None:
@@ -64,18 +64,23 @@ def attention(
     return weighted_sum(p.weights, value, p.visible)
 
 
+def scores(
+    query: Float[Tensor, "b hq tq d"], key: Float[Tensor, "b hq tk d"], visible: Bool[Tensor, "#b #hq tq tk"]
+) -> Float[Tensor, "b hq tq tk"]:
+    """query @ keyᵀ; where either is NaN or infinite, pairs that are not visible get 0, and so do their gradients."""
+    if query.isfinite().all() and key.isfinite().all():
+        return query @ key.mT
+    seen = visible[..., None]  # (b, hq, tq, tk, 1)
+    return (torch.where(seen, query[..., :, None, :], 0.0) * torch.where(seen, key[..., None, :, :], 0.0)).sum(-1)
+
+
 def weighted_sum(
     weights: Float[Tensor, "b hq tq tk"], value: Float[Tensor, "b hq tk dv"], visible: Bool[Tensor, "b hq tq tk"]
 ) -> Float[Tensor, "b hq tq dv"]:
-    """Weights @ value, except that what is not visible contributes nothing even where value is NaN or infinite."""
-    finite = torch.isfinite(value).all(dim=-1)  # (b, hq, tk)
-    if finite.all():
+    """weights @ value; where value is NaN or infinite, what is not visible contributes nothing (0 · NaN would be NaN)."""
+    if value.isfinite().all():
         return weights @ value
-    out = weights @ torch.where(finite[..., None], value, 0.0)
-    for j in (~finite).flatten(0, 1).any(0).nonzero().flatten().tolist():
-        bad = (visible[..., j] & ~finite[..., None, j])[..., None]  # (b, hq, tq, 1)
-        out = out + torch.where(bad, weights[..., j, None] * value[..., None, j, :], 0.0)
-    return out
+    return (weights[..., None] * torch.where(visible[..., None], value[..., None, :, :], 0.0)).sum(-2)
 
 
 def _sink_column(sinks: Tensor, logits: Tensor) -> Tensor:

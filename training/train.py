@@ -34,7 +34,7 @@ class Plan:
     """Everything that decides what comes out: the same plan gives the same weights on the same machine."""
 
     config: Config = CONFIG
-    phases: tuple[Phase, ...] = (Phase(1800, 32, 96), Phase(700, 12, 256), Phase(350, 4, 1024))
+    phases: tuple[Phase, ...] = (Phase(1700, 32, 96), Phase(500, 12, 256), Phase(250, 4, 1024))
     peak: float = 2e-3  # learning rate after the warm-up
     warmup: int = 100
     seed: int = 1

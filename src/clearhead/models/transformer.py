@@ -52,10 +52,15 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width)
         nn.init.normal_(self.embedding.weight, std=config.width**-0.5)
+        with torch.no_grad():
+            for block in self.blocks:
+                # Blocks begin as small changes to the stream, so that the tokens themselves are heard in every layer.
+                block.attention.output.weight.mul_((2 * config.layers) ** -0.5)
+                block.down.weight.mul_((2 * config.layers) ** -0.5)
 
     def forward(self, ids: Int[Tensor, "b t"], caches: list[KVCache] | None = None) -> Float[Tensor, "b t vocabulary"]:
         """Logits (B, T, vocabulary); with `caches`, one a layer, ids go on from the tokens those hold."""
-        x = self.embedding(ids)  # (B, T, width)
+        x = self.embedding(ids) * self.config.width**0.5  # (B, T, width), numbers of size 1
         for n, block in enumerate(self.blocks):
             x = block(x, None if caches is None else caches[n])
         logits: Tensor = nn.functional.linear(self.norm(x), self.embedding.weight)

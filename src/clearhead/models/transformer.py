@@ -34,6 +34,10 @@ class Block(nn.Module):
         self.before_mlp = nn.RMSNorm(config.width)
         self.up = nn.Linear(config.width, config.hidden, bias=False)
         self.down = nn.Linear(config.hidden, config.width, bias=False)
+        with torch.no_grad():
+            # Blocks begin as small changes to the stream, so that the tokens themselves are heard in every layer.
+            for last in (self.attention.output, self.down):
+                last.weight *= (2 * config.layers) ** -0.5
 
     def forward(self, x: Float[Tensor, "b t c"], cache: KVCache | None = None) -> Float[Tensor, "b t c"]:
         """(B, T, width) -> (B, T, width)."""
@@ -52,11 +56,6 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width)
         nn.init.normal_(self.embedding.weight, std=config.width**-0.5)
-        with torch.no_grad():
-            for block in self.blocks:
-                # Blocks begin as small changes to the stream, so that the tokens themselves are heard in every layer.
-                block.attention.output.weight.mul_((2 * config.layers) ** -0.5)
-                block.down.weight.mul_((2 * config.layers) ** -0.5)
 
     def forward(self, ids: Int[Tensor, "b t"], caches: list[KVCache] | None = None) -> Float[Tensor, "b t vocabulary"]:
         """Logits (B, T, vocabulary); with `caches`, one a layer, ids go on from the tokens those hold."""

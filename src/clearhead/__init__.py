@@ -1,11 +1,19 @@
 """See what every attention head is looking at: exact, at any length, at the speed of not looking."""
 
-from clearhead.attention import attention, explain, observe
-from clearhead.biases import ALiBi
-from clearhead.masks import All, Causal, Documents, Padding, Prefix, Window
-from clearhead.observables import Observables, Observation
-from clearhead.trace import Trace
-from clearhead.watch import watch
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clearhead.attention import attention, explain, observe
+    from clearhead.biases import ALiBi
+    from clearhead.masks import All, Causal, Documents, Padding, Prefix, Window
+    from clearhead.observables import Observables, Observation
+    from clearhead.trace import Trace
+    from clearhead.watch import watch
 
 __version__ = "0.1.0"
 __all__ = [
@@ -24,3 +32,35 @@ __all__ = [
     "observe",
     "watch",
 ]
+
+_HOMES = {
+    "attention": ("attention", "explain", "observe"),
+    "biases": ("ALiBi",),
+    "masks": ("All", "Causal", "Documents", "Padding", "Prefix", "Window"),
+    "observables": ("Observables", "Observation"),
+    "trace": ("Trace",),
+    "watch": ("watch",),
+}
+
+
+class _Unloaded(ModuleType):
+    """This package until one of its public names is used: `clearhead --help` should not wait for torch.
+
+    Two names, `attention` and `watch`, are those of the modules they live in. Importing such a module makes Python put the
+    module under that name, so a module `__getattr__` would never be asked; this is asked first, and puts the function there.
+    """
+
+    def __getattribute__(self, name: str) -> object:
+        if name in __all__:
+            sys.modules[__name__].__class__ = ModuleType
+            for home, names in _HOMES.items():
+                module = importlib.import_module(f"{__name__}.{home}")
+                for public in names:
+                    globals()[public] = getattr(module, public)
+        return ModuleType.__getattribute__(self, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *__all__})
+
+
+sys.modules[__name__].__class__ = _Unloaded

@@ -1,0 +1,53 @@
+"""`clearhead doctor`: what is installed, what would run, and why."""
+
+from __future__ import annotations
+
+
+def doctor() -> None:
+    """Say what is installed here, which implementation attention would use and why, and whether the model is there.
+
+    Example: clearhead doctor
+    """
+    import os
+    import platform
+    import sys
+
+    import numpy
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    from clearhead import Causal, __version__, explain
+    from clearhead.errors import InputError
+    from clearhead.models import load
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("clearhead", __version__)
+    table.add_row("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    table.add_row("torch, numpy", f"{torch.__version__}, {numpy.__version__}")
+    table.add_row("threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores")
+    table.add_row("CPU vectors", torch.backends.cpu.get_cpu_capability())
+    table.add_row("other devices", ", ".join(_accelerators()) or "none that torch can use")
+    table.add_row("CLEARHEAD_IMPL", os.environ.get("CLEARHEAD_IMPL") or "not set")
+    q = torch.empty(1, 8, 512, 64)
+    for n, line in enumerate(explain(q, q, q, mask=Causal()).splitlines()):
+        table.add_row("attention" if n == 0 else "", line)
+    try:
+        model = load("builtin")
+        sizes = model.config
+        found = f"{sizes.layers} layers × {sizes.heads} heads, context {sizes.context} tokens"
+    except InputError as error:
+        found = f"cannot be used: {error}"
+    table.add_row("built-in model", found)
+    Console(file=sys.stdout, highlight=False).print(table)
+
+
+def _accelerators() -> list[str]:
+    import torch
+
+    found = (
+        [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    )
+    return [*found, "mps"] if torch.backends.mps.is_available() else found

@@ -1,0 +1,97 @@
+"""`clearhead look`: run a text through a model and show what every head looks at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clearhead.cli.files import check_writable, read_text, write_whole
+from clearhead.errors import InputError
+
+PASSAGE = """The lamp was lit before the rain began. Mara set the kettle down, counted the letters again, and put the oldest \
+one on top. Three winters ago the harbour master had written that the boats would come back before the rain began, and \
+three winters ago she had believed it. Now the kettle sang, the lamp was lit, and nobody came. She opened the oldest \
+letter. The harbour master had written, "Keep the lamp where we can see it." So Mara set the lamp in the window, counted \
+the letters again, and waited for the boats to come back."""
+MARKED = 32  # keys kept for every query on the page: enough to shade a text, few enough to send
+
+
+def look(
+    text: Annotated[str | None, typer.Argument(help="The text to look at. Without it, a passage of our own.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Read the text from a UTF-8 file.")] = None,
+    model: Annotated[str, typer.Option(help='"builtin", or a folder with a model of the same kind.')] = "builtin",
+    token: Annotated[int, typer.Option(help="The token whose attention is shown; negative counts from the end.")] = -1,
+    head: Annotated[str | None, typer.Option(help="The head that shades the text, for example L2H3.")] = None,
+    top_k: Annotated[int, typer.Option("--top-k", min=1, help="How many keys to list for the token.")] = 8,
+    start: Annotated[int, typer.Option(min=0, help="First token to read of a text longer than the context.")] = 0,
+    write: Annotated[
+        int,
+        typer.Option(
+            "--continue", min=0, metavar="N", help="Let the model write N more tokens, shown on the same grid."
+        ),
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Write the maps of all heads as a picture.")] = None,
+) -> None:
+    """Show what every head of a model looks at in a text.
+
+    Examples:
+
+      clearhead look
+
+      clearhead look "The king is dead. Long live the king." --head L1H0
+
+      clearhead look --file notes.txt --token 5 --html heads.html --png heads.png
+
+      clearhead look --json | jq '.heads[0]'
+    """
+    if text is not None and file is not None:
+        raise InputError("TEXT and --file: give one of them, not both")
+    if text is not None:
+        _check_text(text)
+    whole = read_text(file) if file is not None else PASSAGE if text is None else text
+    for option, path in (("--html", html), ("--png", png)):
+        if path is not None:
+            check_writable(option, path)
+
+    from clearhead.cli.report import as_document, report
+    from clearhead.models import load
+    from clearhead.trace import Head
+    from clearhead.viewer import look as run
+    from clearhead.viewer import page, picture
+
+    wanted = None if head is None else Head.parse(head)
+    pictured = html is not None or png is not None
+    view = run(
+        load(model),
+        whole,
+        start=start,
+        write=write,
+        token=token,
+        top_k=max(top_k, MARKED if html is not None else 0),
+        cells=64 if pictured else 0,
+    )
+    chosen = view.notable() if wanted is None else view.trace.check(wanted)
+    if html is not None:
+        write_whole("--html", html, page(view, head=chosen, query=view.query(token)).encode("utf-8"))
+    if png is not None:
+        write_whole("--png", png, picture(view))
+    if as_json:
+        import json
+
+        print(json.dumps(as_document(view, chosen, view.query(token), top_k), ensure_ascii=False, allow_nan=False))
+        return
+    report(view, chosen, view.query(token), top_k)
+    for path in (html, png):
+        if path is not None:
+            print(f"wrote {path}")
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # bytes of the command line that were no UTF-8
+        raise InputError("TEXT: is not UTF-8; put it in a file and name it with --file") from None

@@ -1,0 +1,170 @@
+"""What `clearhead look` prints: for people, and as JSON."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from clearhead.roles import RoleScore
+from clearhead.trace import Head
+from clearhead.viewer.colour import ROLE_COLOURS, ink_on, ramp
+from clearhead.viewer.view import View
+
+SCHEMA = 1
+SHOWN = 3  # keys listed for the chosen token in the heads table
+
+
+def report(view: View, head: Head, query: int, top_k: int) -> None:
+    """Print what ran, the heads, what one token looks at through one head, and the text shaded by that."""
+    console = Console(file=sys.stdout, highlight=False)
+    if not console.is_terminal:
+        console = Console(file=sys.stdout, highlight=False, width=120, no_color=True)
+    for line in _what_ran(view):
+        console.print(line, soft_wrap=True)
+    console.print()
+    console.print(_heads(view, query))
+    console.print()
+    console.print(_strongest(view, head, query, top_k), soft_wrap=True)
+    console.print()
+    console.print(_shaded(view, head, query), soft_wrap=False)
+
+
+def _what_ran(view: View) -> list[Text]:
+    heads = len(view.trace.heads())
+    written = view.tokens - view.prompt
+    tokens = f"{view.tokens} tokens" + (f" ({written} written by the model)" if written else "")
+    lines = [
+        Text.assemble(
+            (f"{view.model}", "bold"),
+            f": {tokens} through {len(view.trace.calls)} layers, {heads} heads, in {view.seconds * 1e3:.0f} ms",
+        ),
+        Text(
+            f"kept {_size(view.observed_bytes)} of measurements; all T×T weights would take {_size(view.pattern_bytes)}",
+            "dim",
+        ),
+    ]
+    read = view.prompt - 1  # without the start token
+    if read < view.total:
+        last = view.first + read
+        rest = f"; --start {last} reads on" if last < view.total else ""
+        what = (
+            f"read tokens {view.first} to {last - 1} of the text's {view.total}: the context is {view.context} tokens"
+        )
+        lines.append(Text(what + rest, "yellow"))
+    return lines
+
+
+def _size(n: int) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if n < 1000 or unit == "TB":
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1000  # type: ignore[assignment]
+    raise AssertionError
+
+
+def _role(score: RoleScore | None) -> tuple[Text, str, str]:
+    if score is None:
+        return Text("·", "dim"), "", ""
+    r, g, b = ROLE_COLOURS[score.role]
+    return Text(score.role, f"rgb({r},{g},{b})"), f"{score.score:.2f}", f"{score.null:.2f}"
+
+
+def _heads(view: View, query: int) -> Table:
+    piece = view.pieces[query]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("head", no_wrap=True)
+    table.add_column("role", no_wrap=True)
+    table.add_column("score", justify="right")
+    table.add_column("uniform", justify="right", style="dim")
+    table.add_column("entropy", justify="right")
+    table.add_column(f"token {query} {piece!s} looks at", ratio=1, no_wrap=True, overflow="ellipsis")
+    previous = -1
+    for head in view.trace.heads():
+        if previous not in (-1, head.layer):
+            table.add_row()
+        previous = head.layer
+        entropy = view.trace.observation(head.layer).mean("entropy")[0, head.head].item()
+        looks = Text()
+        for key, weight in top(view, head, query, SHOWN):
+            looks.append(f"{view.pieces[key]} ").append(f"{weight:.0%}".rjust(4), "dim").append("   ")
+        role, score, null = _role(view.label(head))
+        table.add_row(str(head), role, score, null, f"{entropy:.2f}", looks)
+    return table
+
+
+def top(view: View, head: Head, query: int, k: int) -> list[tuple[int, float]]:
+    """The k keys a query attends to most through a head, with their weights; fewer where it sees fewer."""
+    seen = view.trace.observation(head.layer)
+    keys = seen.top_keys[0, head.head, query, :k].tolist()
+    weights = seen.top_weights[0, head.head, query, :k].tolist()
+    return [(key, weight) for key, weight in zip(keys, weights, strict=True) if key >= 0]
+
+
+def _strongest(view: View, head: Head, query: int, top_k: int) -> Text:
+    score = view.label(head)
+    does = f", {score.role} (score {score.score:.2f}, uniform attention {score.null:.2f})" if score is not None else ""
+    line = Text.assemble((str(head), "bold"), does, f": token {query} ", (view.pieces[query], "bold"), " looks at\n")
+    for key, weight in top(view, head, query, top_k):
+        line.append(f"  {weight:6.1%}  token {key} {view.pieces[key]}\n")
+    line.rstrip()
+    return line
+
+
+def _shaded(view: View, head: Head, query: int) -> Text:
+    """The text, each token on a ground that is the lighter the more weight it gets; spaces and line ends as they are."""
+    row = view.trace.observation(head.layer).rows[0, head.head, 0].tolist()
+    text = Text()
+    for n, (piece, weight) in enumerate(zip(view.pieces, row, strict=True)):
+        if n == view.prompt:
+            text.append("▕ written by the model: ", "bold")
+        colour = ramp(math.sqrt(weight))
+        ink = ink_on(colour)
+        style = f"rgb({ink[0]},{ink[1]},{ink[2]}) on rgb({colour[0]},{colour[1]},{colour[2]})" if n <= query else "dim"
+        if n == query:
+            style = "bold underline"
+        text.append(piece.replace("·", " ").replace("↵", "\n"), style)
+    return text
+
+
+def as_document(view: View, head: Head, query: int, top_k: int) -> dict[str, object]:
+    """Everything measured that fits a document; schema in docs/reference/json.md."""
+    return {
+        "schema": SCHEMA,
+        "model": view.model,
+        "context": view.context,
+        "seconds": round(view.seconds, 6),
+        "text": {"tokens": view.total, "first": view.first, "prompt": view.prompt},
+        "tokens": [{"id": i, "piece": p} for i, p in zip(view.trace.token_ids or [], view.pieces, strict=True)],
+        "token": query,
+        "head": str(head),
+        "weights": [round(w, 6) for w in view.trace.observation(head.layer).rows[0, head.head, 0].tolist()],
+        "heads": [_head(view, h, query, top_k) for h in view.trace.heads()],
+        "bytes": {"kept": view.observed_bytes, "pattern": view.pattern_bytes},
+    }
+
+
+def _head(view: View, head: Head, query: int, top_k: int) -> dict[str, object]:
+    seen = view.trace.observation(head.layer)
+    label = view.label(head)
+    return {
+        "head": str(head),
+        "layer": head.layer,
+        "index": head.head,
+        "role": None if label is None else label.role,
+        "roles": {
+            s.role: {"score": _number(s.score), "uniform": _number(s.null), "threshold": round(s.threshold, 6)}
+            for s in view.roles[head]
+        },
+        "entropy": round(seen.mean("entropy")[0, head.head].item(), 6),
+        "entropy_share": round(seen.entropy_share[0, head.head].mean().item(), 6),
+        "top": [{"key": key, "weight": round(weight, 6)} for key, weight in top(view, head, query, top_k)],
+    }
+
+
+def _number(x: float) -> float | None:
+    """JSON has no NaN: a score that no token could show is null."""
+    return None if math.isnan(x) else round(x, 6)

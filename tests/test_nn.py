@@ -67,9 +67,14 @@ def test_rotary_products_depend_on_distance_alone():
     near = (rotate(q, 7, 100.0) * rotate(k, 3, 100.0)).sum()
     far = (rotate(q, 1007, 100.0) * rotate(k, 1003, 100.0)).sum()
     other = (rotate(q, 8, 100.0) * rotate(k, 3, 100.0)).sum()
-    torch.testing.assert_close(near, far, atol=1e-3, rtol=0)  # angles are float32
+    torch.testing.assert_close(near, far, atol=1e-10, rtol=0)
     assert (near - other).abs() > 1e-2
     torch.testing.assert_close(rotate(q, 0, 100.0), q)
+
+
+def test_rotation_in_sixteen_bits_rounds_once():
+    half = torch.randn(1, 1, 64, 8).bfloat16()
+    assert torch.equal(rotate(half, 900, 100.0), rotate(half.float(), 900, 100.0).bfloat16())
 
 
 def test_a_window_forgets_what_lies_behind_it():
@@ -87,6 +92,11 @@ def test_a_mask_given_is_added_to_the_layers_own():
     packed = attend(inputs[:1], mask=Documents(torch.tensor([0] * 4 + [1] * 7)))
     torch.testing.assert_close(packed[0, :4], attend(inputs[:1, :4])[0])
     assert (packed[0, 4:] - attend(inputs[:1])[0, 4:]).abs().max() > 1e-3
+    pairs = torch.arange(11)[None] != 2  # a plain tensor, as attention() takes it
+    changed = inputs.clone()
+    changed[:, 2] += 1
+    moved = (attend(changed, mask=pairs) - attend(inputs, mask=pairs)).abs().amax((0, 2)) > 0
+    assert moved.nonzero().flatten().tolist() == [2]
     both_ways = layer(causal=False)
     assert (both_ways(inputs) - both_ways(inputs, mask=Padding(torch.tensor([11, 5])))).abs()[1].max() > 1e-3
 
@@ -104,6 +114,10 @@ def test_state_dict_names_are_stable():
         ({"heads": 5}, "embed: expected a multiple of heads=5, got 24"),
         ({"heads": 6, "kv_heads": 4}, "kv_heads: expected a divisor of heads=6, got 4"),
         ({"heads": 8, "rope": 1e4}, "head_width: expected an even number with rope.*got 3"),
+        ({"heads": 0}, "heads: expected an integer >= 1, got 0"),
+        ({"heads": 4, "head_width": 0}, "head_width: expected an integer >= 1, got 0"),
+        ({"heads": 4, "rope": 0.0}, r"rope: expected a finite base > 0, got 0\.0"),
+        ({"heads": 4, "window": 3, "causal": False}, "window: expected None with causal=False, got 3"),
         ({"heads": 4, "window": 0}, "Window keys: expected an integer >= 1, got 0"),
     ],
 )
@@ -115,6 +129,21 @@ def test_sizes_that_do_not_fit_are_refused(arguments, text):
 def test_an_input_of_another_width_is_refused():
     with pytest.raises(ArgumentError, match=r"x: expected \(B, T, embed=24\), got \(2, 11, 23\)"):
         layer()(torch.randn(2, 11, 23, dtype=torch.float64))
+
+
+def test_a_cache_of_another_batch_is_refused():
+    attend, cache = layer(), KVCache()
+    attend(x(), cache=cache)
+    with pytest.raises(
+        ArgumentError, match=r"cache: expected keys like.*\(B=2, Hk=3, T=11, D=4\).*B=1, Hk=3, T=1, D=4"
+    ):
+        attend(x(T=1, B=1), cache=cache)
+    assert cache.length == 11
+
+
+def test_a_layer_that_sees_the_future_takes_no_cache():
+    with pytest.raises(ArgumentError, match="cache: expected None with causal=False, got a cache of 0 tokens"):
+        layer(causal=False)(x(), cache=KVCache())
 
 
 COMPILED = """

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.attention import attention
-from clearhead.errors import ArgumentError, message
-from clearhead.masks import Causal, Mask, Window
+from clearhead.errors import ArgumentError, message, shape_of
+from clearhead.masks import Causal, Dense, Mask, Window
 
 __all__ = ["KVCache", "SelfAttention", "rotate"]
 
@@ -37,10 +39,23 @@ class KVCache:
     def append(
         self, key: Float[Tensor, "b hk t d"], value: Float[Tensor, "b hk t d"]
     ) -> tuple[Float[Tensor, "b hk total d"], Float[Tensor, "b hk total d"]]:
-        """Add the keys and values of new tokens; returns all of them. Copies what is held: O(length) a call."""
+        """Add the keys and values of new tokens; returns all of them. Copies what is held: O(length) a call.
+
+        Raises `ArgumentError` for a batch, heads or width other than those of what is held.
+        """
         if self.key is None or self.value is None:
             self.key, self.value = key, value
         else:
+            held, new = (shape_of(t[:, :, :0], "B Hk T D") for t in (self.key, key))
+            if held != new:
+                raise ArgumentError(
+                    message(
+                        "cache",
+                        expected=f"keys like those held, {shape_of(self.key, 'B Hk T D')}, but for T",
+                        got=shape_of(key, "B Hk T D"),
+                        remedy="Each layer and each batch of sequences needs a cache of its own.",
+                    )
+                )
             self.key = torch.cat([self.key, key], dim=2)
             self.value = torch.cat([self.value, value], dim=2)
         return self.key, self.value
@@ -67,11 +82,13 @@ def rotate(x: Float[Tensor, "b h t d"], start: int, base: float) -> Float[Tensor
     Products of rotated queries and keys depend on the distance between them alone.
     """
     half = x.shape[-1] // 2
-    rates = base ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)  # (D/2)
-    angles = torch.arange(start, start + x.shape[2], device=x.device, dtype=torch.float32)[:, None] * rates  # (t, D/2)
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    # Turn in float32 at least and round once: with sines rounded to 16 bits, products would depend on more than distance.
+    exact = torch.promote_types(x.dtype, torch.float32)
+    rates = base ** (-torch.arange(half, device=x.device, dtype=exact) / half)  # (D/2)
+    angles = torch.arange(start, start + x.shape[2], device=x.device, dtype=exact)[:, None] * rates  # (t, D/2)
+    cos, sin = angles.cos(), angles.sin()
     a, b = x[..., :half], x[..., half:]
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
 
 
 class SelfAttention(nn.Module):
@@ -87,10 +104,12 @@ class SelfAttention(nn.Module):
         head_width: width of one head; default embed / heads.
         rope: base of rotary positions (see `rotate`), e.g. 10000.0; default none.
         window: how many keys each query may see, itself included; default all of the past.
-        causal: whether a query sees only the past and itself. A window is always causal.
+        causal: whether a query sees only the past and itself. A window is causal; causal=False takes neither it nor a cache.
         bias: whether the four projections have a bias.
 
     The state dict holds `query`, `key`, `value` and `output`, each a `torch.nn.Linear`.
+
+    Raises `ArgumentError` for sizes that do not fit each other.
     """
 
     def __init__(
@@ -107,7 +126,12 @@ class SelfAttention(nn.Module):
     ) -> None:
         super().__init__()
         kv_heads = heads if kv_heads is None else kv_heads
-        if heads < 1 or kv_heads < 1 or heads % kv_heads:
+        for name, size in (("embed", embed), ("heads", heads), ("kv_heads", kv_heads), ("head_width", head_width)):
+            if size is not None and size < 1:
+                raise ArgumentError(
+                    message(name, expected="an integer >= 1", got=str(size), remedy="A layer needs all its sizes.")
+                )
+        if heads % kv_heads:
             raise ArgumentError(
                 message(
                     "kv_heads",
@@ -136,6 +160,19 @@ class SelfAttention(nn.Module):
                     remedy="Use an even head width, or rope=None.",
                 )
             )
+        if rope is not None and not (math.isfinite(rope) and rope > 0):
+            raise ArgumentError(
+                message("rope", expected="a finite base > 0", got=repr(rope), remedy="Use 10000.0, or rope=None.")
+            )
+        if window is not None and not causal:
+            raise ArgumentError(
+                message(
+                    "window",
+                    expected="None with causal=False",
+                    got=str(window),
+                    remedy="A window both ways is mask=Window(keys, right=n), given to forward.",
+                )
+            )
         self.embed, self.heads, self.kv_heads, self.head_width = embed, heads, kv_heads, head_width
         self.rope = rope
         self.mask: Mask | None = Window(window) if window is not None else Causal() if causal else None
@@ -144,16 +181,20 @@ class SelfAttention(nn.Module):
         self.value = nn.Linear(embed, kv_heads * head_width, bias=bias)
         self.output = nn.Linear(heads * head_width, embed, bias=bias)
 
-    def forward(self, x: Tensor, *, mask: Mask | None = None, cache: KVCache | None = None) -> Tensor:
+    def forward(self, x: Tensor, *, mask: Mask | Tensor | None = None, cache: KVCache | None = None) -> Tensor:
         """Attend within x, and to what `cache` holds.
 
         Arguments:
             x: (B, T, embed).
-            mask: who may attend to whom besides the layer's own mask, over all Tk keys (cached and new); e.g. `Padding`.
+            mask: who may attend to whom besides the layer's own mask, over all Tk keys (cached and new): a mask object
+                such as `Padding`, or a bool tensor that broadcasts to (B, Hq, T, Tk), True = may attend.
             cache: keys and values of the tokens before x; those of x are added to it.
 
         Returns:
             (B, T, embed).
+
+        Raises:
+            ArgumentError: x has another width, or cache or mask do not fit it.
         """
         if x.ndim != 3 or x.shape[-1] != self.embed:
             raise ArgumentError(
@@ -162,6 +203,15 @@ class SelfAttention(nn.Module):
                     expected=f"(B, T, embed={self.embed})",
                     got=str(tuple(x.shape)),
                     remedy="The last dimension is the width the layer was made for.",
+                )
+            )
+        if cache is not None and self.mask is None:
+            raise ArgumentError(
+                message(
+                    "cache",
+                    expected="None with causal=False",
+                    got=f"a cache of {cache.length} tokens",
+                    remedy="Tokens that see the future cannot be computed before it: give the whole text at once.",
                 )
             )
         q = self._split(self.query(x))  # (B, Hq, T, D)
@@ -173,7 +223,7 @@ class SelfAttention(nn.Module):
         if cache is not None:
             k, v = cache.append(k, v)  # (B, Hk, Tk, D)
         if mask is not None and self.mask is not None:
-            mask = self.mask & mask
+            mask = self.mask & (Dense(mask) if isinstance(mask, Tensor) else mask)
         elif mask is None:
             mask = self.mask
         out = attention(q, k, v, mask=mask)  # (B, Hq, T, D)

@@ -25,19 +25,17 @@ app.command()(look)
 app.command()(doctor)
 
 
-def _version(*, wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         print(f"clearhead {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()
 def _options(
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=lambda value: _version(wanted=value), is_eager=True, help="Print the version."
-        ),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass

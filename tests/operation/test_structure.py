@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import clearhead
+from clearhead.nn import SelfAttention
 
 PACKAGE = Path(str(clearhead.__file__)).parent
 
@@ -109,8 +110,7 @@ def test_imports_go_one_way(path: Path) -> None:
 
 
 def test_the_import_rules_speak_of_parts_that_exist() -> None:
-    parts = {part_of(p) for p in FILES}
-    assert set(MAY_IMPORT) <= parts
+    assert set(MAY_IMPORT) <= {part_of(p) for p in FILES}
 
 
 def test_reference_and_kernels_never_import_each_other() -> None:
@@ -139,6 +139,14 @@ def test_importing_clearhead_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_public_name_stays_the_function_when_its_module_of_the_same_name_is_imported() -> None:
+    code = (
+        "import clearhead.attention, clearhead.watch; print(callable(clearhead.attention), callable(clearhead.watch))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
+
+
 DOCUMENTED = [p for p in FILES if ">>> " in p.read_text("utf-8") and "cli" not in p.parts] + [PACKAGE / "__init__.py"]
 
 
@@ -147,7 +155,11 @@ def test_examples_in_docstrings_run(path: Path) -> None:
     dotted = ".".join(("clearhead", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
     importlib.import_module(dotted)
     module = sys.modules[dotted]
-    names = {"torch": torch} | {name: getattr(clearhead, name) for name in clearhead.__all__} | vars(module)
+    names = (
+        {"torch": torch, "SelfAttention": SelfAttention}
+        | {name: getattr(clearhead, name) for name in clearhead.__all__}
+        | vars(module)
+    )
     failed, tried = doctest.testmod(module, extraglobs=names, optionflags=doctest.ELLIPSIS)
     assert failed == 0
     assert tried or ">>> " not in path.read_text("utf-8")

@@ -1,0 +1,281 @@
+"""Every observable by hand on patterns small enough to check on paper, its identities at sizes that are not, its messages."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from clearhead import All, Causal, Observables, Observation, Padding, Window, observe
+from clearhead.errors import NotMeasuredError
+from clearhead.masks import Mask
+from clearhead.reference import cell_bounds
+
+IMPLS = ["tiled", "reference"]
+
+
+def planted(weights: list[list[float]], *, impl: str, mask: Mask | None = None, **options: Any) -> Observation:
+    """An observation of exactly these weights: the query is their logarithm, the keys are the identity."""
+    rows = torch.tensor(weights, dtype=torch.float64)
+    query = rows.clamp(min=1e-300).log()
+    keys = torch.eye(rows.shape[1], dtype=torch.float64)
+    observables = options.pop("observables", Observables(map=2, top_k=2))
+    return observe(
+        query[None, None], keys[None, None], keys[None, None], mask=mask, scale=1.0, observables=observables, impl=impl,
+        **options,
+    )  # fmt: skip
+
+
+# A causal pattern of three queries, and its parts by hand.
+PATTERN = [[1.0, 0.0, 0.0], [0.25, 0.75, 0.0], [0.5, 0.2, 0.3]]
+
+
+def by_hand(got: Tensor, wanted: list[Any]) -> None:
+    expected = torch.tensor(wanted, dtype=torch.float64)
+    torch.testing.assert_close(got[0, 0].double(), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_quantities_of_a_query_are_those_on_paper(impl: str) -> None:
+    seen = planted(PATTERN, impl=impl, mask=Causal())
+    by_hand(seen.output, PATTERN)
+    by_hand(seen.lse, [0.0, 0.0, 0.0])
+    by_hand(seen.max_logit, [0.0, math.log(0.75), math.log(0.5)])
+    by_hand(seen.max_weight, [1.0, 0.75, 0.5])
+    entropies = [0.0, -0.25 * math.log(0.25) - 0.75 * math.log(0.75), -sum(p * math.log(p) for p in (0.5, 0.2, 0.3))]
+    by_hand(seen.entropy, entropies)
+    by_hand(seen.entropy_share, [0.0, entropies[1] / math.log(2), entropies[2] / math.log(3)])
+    by_hand(seen.effective_keys, [math.exp(h) for h in entropies])
+    by_hand(seen.self_weight, [1.0, 0.75, 0.3])
+    by_hand(seen.previous_weight, [0.0, 0.25, 0.2])
+    by_hand(seen.first_weight, [1.0, 0.25, 0.5])
+    by_hand(seen.distance, [0.0, 0.25, 2 * 0.5 + 1 * 0.2])
+    assert seen.visible.expand(1, 1, 3).tolist() == [[[1, 2, 3]]]
+    assert seen.top_keys[0, 0].tolist() == [[0, -1], [1, 0], [0, 2]]
+    by_hand(seen.top_weights, [[1.0, 0.0], [0.75, 0.25], [0.5, 0.3]])
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_quantities_of_a_key_and_of_a_cell_are_those_on_paper(impl: str) -> None:
+    seen = planted(PATTERN, impl=impl, mask=Causal())
+    by_hand(seen.received, [1.75, 0.95, 0.3])
+    # Cells 0 and 1 along each side hold positions {0} and {1, 2}; only pairs that may be seen are counted.
+    by_hand(seen.map_mean, [[1.0, 0.0], [0.75 / 2, (0.75 + 0.2 + 0.3) / 3]])
+    by_hand(seen.map_max, [[1.0, 0.0], [0.5, 0.75]])
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_positions_are_counted_from_the_end_when_there_are_more_keys_than_queries(impl: str) -> None:
+    seen = planted(PATTERN[1:], impl=impl, mask=Causal())
+    assert seen.offset == 1
+    by_hand(seen.self_weight, [0.75, 0.3])
+    by_hand(seen.previous_weight, [0.25, 0.2])
+    by_hand(seen.distance, [0.25, 1.2])
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_queries_in_front_of_the_first_key_have_no_own_position(impl: str) -> None:
+    seen = planted([[0.5, 0.5], [0.1, 0.9], [0.3, 0.7]], impl=impl)
+    assert seen.offset == -1
+    by_hand(seen.self_weight, [0.0, 0.1, 0.7])
+    by_hand(seen.previous_weight, [0.0, 0.0, 0.3])
+    by_hand(seen.distance, [-1.5, -0.9, 0.3])
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_ties_go_to_the_smaller_key(impl: str) -> None:
+    for T in (3, 40, 700):
+        q = torch.zeros(1, 1, T, 4)
+        seen = observe(q, q, q, mask=Causal(), impl=impl, observables=Observables(top_k=4))
+        assert seen.top_keys[0, 0, -1].tolist() == [*range(min(T, 4)), *[-1] * (4 - min(T, 4))]
+        assert seen.top_keys[0, 0, 1].tolist() == [0, 1, -1, -1]
+        wide = observe(q, q, q, mask=Window(2), impl=impl, observables=Observables(top_k=1))
+        assert wide.top_keys[0, 0, -1].tolist() == [T - 2]
+
+
+@pytest.mark.parametrize("T", [33, 256, 1500])
+@pytest.mark.parametrize("k", [1, 8, 40])
+def test_top_keys_are_found_however_long_the_row_is(T: int, k: int) -> None:
+    q, keys, v = torch.randn(3, 1, 2, T, 8)
+    seen = observe(q, keys, v, mask=Causal(), observables=Observables(top_k=k, rows=(T - 1,)))
+    weights, order = seen.rows[:, :, 0].sort(-1, descending=True)
+    n = min(k, T)
+    torch.testing.assert_close(seen.top_weights[:, :, -1, :n], weights[..., :n])
+    assert torch.equal(seen.top_keys[:, :, -1, :n], order[..., :n])
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_weight_on_equal_tokens_and_on_what_followed_them(impl: str) -> None:
+    weights = [[1.0, 0, 0, 0], [0.4, 0.6, 0, 0], [0.1, 0.2, 0.7, 0], [0.1, 0.2, 0.3, 0.4]]
+    for ids in (torch.tensor([5, 7, 5, 5]), torch.tensor([[5, 7, 5, 5]])):
+        seen = planted(weights, impl=impl, mask=Causal(), observables=Observables(token_ids=ids))
+        by_hand(seen.same_token, [0.0, 0.0, 0.1, 0.1 + 0.3])
+        # Token 5 stands at 0, 2 and 3, so what followed it are keys 1 and 3; token 7 was followed by key 2 only later.
+        by_hand(seen.after_same_token, [0.0, 0.0, 0.2, 0.2 + 0.4])
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_rows_come_in_the_order_they_were_asked_for(impl: str) -> None:
+    seen = planted(PATTERN, impl=impl, mask=Causal(), observables=Observables(rows=(2, 0, -2, 2)))
+    by_hand(seen.rows, [PATTERN[2], PATTERN[0], PATTERN[1], PATTERN[2]])
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_a_sink_is_one_more_place_for_the_weight(impl: str) -> None:
+    seen = planted([[0.5, 0.5]], impl=impl, sinks=torch.zeros(1, dtype=torch.float64))  # e^0 = 1: as much as both keys
+    by_hand(seen.sink, [0.5])
+    by_hand(seen.lse, [math.log(2)])
+    by_hand(seen.output, [[0.25, 0.25]])
+    by_hand(seen.received, [0.25, 0.25])
+    by_hand(seen.entropy, [2 * 0.25 * math.log(4) + 0.5 * math.log(2)])
+    by_hand(seen.entropy_share, [(0.5 * math.log(4) + 0.5 * math.log(2)) / math.log(3)])
+    by_hand(seen.max_logit, [math.log(0.5)])
+    by_hand(seen.max_weight, [0.25])
+
+
+# -------------------------------------------------------------------------------------------------- identities
+
+
+def random_call(T: int, **options: Any) -> Observation:
+    q, k, v = torch.randn(3, 2, 3, T, 8, dtype=torch.float64)
+    return observe(q, k, v, observables=Observables(rows=tuple(range(T)), map=7), **options)
+
+
+@pytest.mark.parametrize("T", [1, 20, 300])
+@pytest.mark.parametrize(
+    "mask", [All(), Causal(), Window(5, right=1), Causal() & Padding(torch.tensor([1, 15]))], ids=repr
+)
+def test_identities_hold_at_every_length(T: int, mask: Mask) -> None:
+    sinks = torch.randn(3, dtype=torch.float64)
+    seen = random_call(T, mask=mask, sinks=sinks)
+    p = seen.rows
+    torch.testing.assert_close(p.sum(-1) + seen.sink, torch.ones(2, 3, T, dtype=torch.float64))
+    real = torch.ones(2, T, dtype=torch.bool) if seen.padded is None else ~seen.padded
+    kept = p * real[:, None, :, None]
+    torch.testing.assert_close(seen.received, kept.sum(-2))
+    torch.testing.assert_close(
+        seen.received.sum(-1) + (seen.sink * real[:, None]).sum(-1), real.sum(-1)[:, None].expand(2, 3).double()
+    )
+    bounds = cell_bounds(T, 7).tolist()
+    pairs = mask.dense(T, T, B=2) & real[:, None, :, None]
+    counts = torch.stack([
+        torch.stack([pairs[..., a:b, c:d].sum((-2, -1)) for c, d in pairwise(bounds)], -1)
+        for a, b in pairwise(bounds)
+    ], -2)  # fmt: skip
+    torch.testing.assert_close((seen.map_mean * counts).sum((-2, -1)), kept.sum((-2, -1)))
+    torch.testing.assert_close(seen.map_max.amax((-2, -1)), kept.amax((-2, -1)))
+    torch.testing.assert_close(seen.max_weight, p.amax(-1))
+
+
+def test_uniform_attention_has_the_greatest_entropy_and_looks_halfway_back() -> None:
+    q = torch.zeros(1, 1, 200, 4, dtype=torch.float64)
+    seen = observe(q, q, q, mask=Causal())
+    i = torch.arange(200, dtype=torch.float64)
+    torch.testing.assert_close(seen.entropy[0, 0], (i + 1).log())
+    torch.testing.assert_close(seen.entropy_share[0, 0, 1:], torch.ones(199, dtype=torch.float64))
+    torch.testing.assert_close(seen.distance[0, 0], i / 2)
+    torch.testing.assert_close(seen.lse[0, 0], (i + 1).log())
+
+
+# ---------------------------------------------------------------------------------------------- the two objects
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_padding_queries_are_left_out_of_every_mean(impl: str) -> None:
+    q, k, v = torch.randn(3, 2, 1, 6, 4)
+    lengths = torch.tensor([4, 6])
+    seen = observe(q, k, v, mask=Causal() & Padding(lengths), impl=impl)
+    for b, n in enumerate(lengths.tolist()):
+        alone = observe(q[b : b + 1, :, :n], k[b : b + 1, :, :n], v[b : b + 1, :, :n], mask=Causal(), impl=impl)
+        for name in ("entropy", "distance", "self_weight", "lse"):
+            for start in (0, 1, 3):
+                torch.testing.assert_close(seen.mean(name, start=start)[b], alone.mean(name, start=start)[0])
+        torch.testing.assert_close(seen.received[b, :, :n], alone.received[0])
+        assert bool((seen.received[b, :, n:] == 0).all())
+    assert bool((observe(q, k, v, mask=Padding(torch.tensor([0, 0]))).mean("entropy") == 0).all())
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_padding_queries_that_hold_nan_spoil_no_sum(impl: str) -> None:
+    q, k, v = torch.randn(3, 1, 1, 6, 4)
+    mask = Causal() & Padding(torch.tensor([4]))
+    clean = observe(q, k, v, mask=mask, impl=impl)
+    q[:, :, 4:] = math.nan
+    seen = observe(q, k, v, mask=mask, impl=impl)
+    for name in ("received", "map_mean", "map_max"):
+        assert torch.equal(seen.values[name], clean.values[name]), name
+    assert torch.equal(seen.mean("entropy"), clean.mean("entropy"))
+
+
+def test_what_was_not_measured_says_what_to_ask_for() -> None:
+    q = torch.randn(1, 1, 3, 4)
+    seen = observe(q, q, q, observables=Observables(entropy=False, top_k=0, received=False, distance=False, map=0))
+    measured = "output, lse, visible, max_logit, self_weight, previous_weight, first_weight"
+    asked = {
+        "entropy": "entropy=True", "top_keys": "top_k=8", "received": "received=True", "distance": "distance=True",
+        "map_mean": "map=64", "map_max": "map=64", "rows": r"rows=\(...\)", "same_token": "token_ids=ids",
+        "sink": "sinks were given",
+    }  # fmt: skip
+    for name, how in asked.items():
+        text = f"^{name} was not measured in this observation; measured were {measured}. Ask for it with .*{how}"
+        with pytest.raises(NotMeasuredError, match=text):
+            getattr(seen, name)
+        assert not hasattr(seen, name)
+    assert hasattr(seen, "max_logit")
+
+
+def off_value(switch: str) -> Any:
+    return type(getattr(Observables(), switch))()  # False, or 0
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_every_observable_can_be_switched_off_by_itself(impl: str) -> None:
+    q = torch.randn(1, 1, 20, 4)
+    switches = {"max_logit": {"max_logit"}, "entropy": {"entropy"}, "top_k": {"top_keys", "top_weights"},
+                "received": {"received"}, "positions": {"self_weight", "previous_weight", "first_weight"},
+                "distance": {"distance"}, "map": {"map_mean", "map_max"}}  # fmt: skip
+    whole = observe(q, q, q, mask=Causal(), impl=impl).values
+    for switch, names in switches.items():
+        off = observe(
+            q,
+            q,
+            q,
+            mask=Causal(),
+            impl=impl,
+            observables=dataclasses.replace(Observables(), **{switch: off_value(switch)}),
+        ).values
+        assert set(whole) - set(off) == names
+        for name, x in off.items():
+            torch.testing.assert_close(x, whole[name], rtol=1e-6, atol=1e-6)
+    light = observe(q, q, q, observables=Observables.light(), impl=impl).values
+    assert set(light) == {"output", "lse", "visible", "max_logit", *switches["positions"]}
+
+
+def test_an_observation_prints_names_and_shapes_and_no_numbers() -> None:
+    q = torch.randn(1, 2, 3, 4)
+    seen = observe(q, q, q, observables=Observables.light())
+    assert repr(seen).startswith("Observation(output (1, 2, 3, 4), lse (1, 2, 3), visible (")
+
+
+def test_an_observation_moves_whole() -> None:
+    q = torch.randn(2, 1, 4, 4)
+    seen = observe(q, q, q, mask=Padding(torch.tensor([1, 4])))
+    moved = seen.to("meta")
+    assert {x.device.type for x in moved.values.values()} == {"meta"}
+    assert moved.padded is not None
+    assert moved.padded.device.type == "meta"
+    assert moved.offset == seen.offset
+    assert seen.lse.device.type == "cpu"
+
+
+def test_measured_numbers_carry_no_gradient_and_the_output_does() -> None:
+    q = torch.randn(1, 1, 4, 4, requires_grad=True)
+    for impl in IMPLS:
+        seen = observe(q, q, q, impl=impl)
+        assert seen.output.requires_grad
+        assert not any(x.requires_grad for n, x in seen.values.items() if n != "output"), impl

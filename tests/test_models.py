@@ -49,7 +49,7 @@ def test_generation_with_the_cache_equals_generation_without(model, temperature)
         token = (
             logits.argmax()
             if temperature == 0
-            else torch.multinomial(torch.softmax(logits / temperature, -1), 1, generator=generator)
+            else torch.multinomial(torch.softmax(logits.double() / temperature, -1), 1, generator=generator)
         )
         plain.append(int(token))
     assert model.generate(ids, 12, temperature=temperature, seed=3) == plain[len(ids) :]
@@ -60,6 +60,41 @@ def test_generation_beyond_the_context_is_refused_with_the_numbers(model):
         InputError, match=r"1000 tokens and 25 new ones: the context of builtin holds 1 to 1024.*at most 24"
     ):
         model.generate([1] * 1000, 25)
+
+
+def test_drawing_is_repeatable_by_its_seed_and_cold_draws_are_the_likeliest(model):
+    ids = model.encode("Enter")
+    drawn = [model.generate(ids, 8, temperature=1.0, seed=seed) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert model.generate(ids, 8, temperature=1e-40) == model.generate(ids, 8)
+    assert model.generate(ids, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda m: m.generate([0, 1024], 1), "ids: expected token ids from 0 to 1023, got 1024"),
+        (lambda m: m.pieces([-1]), "ids: expected token ids from 0 to 1023, got -1"),
+        (lambda m: m.decode([5000]), "ids: expected token ids from 0 to 1023, got 5000"),
+        (lambda m: m.generate([0], -2), "n: expected a number from 0 on, got -2"),
+        (lambda m: m.generate([0], 1, temperature=-0.5), r"temperature: expected a number from 0 on, got -0\.5"),
+        (lambda m: m.generate([0], 1, temperature=float("nan")), "temperature: expected.*got nan"),
+        (
+            lambda m: m.encode("ab\ud800"),
+            r"text: expected Unicode text, got half of a surrogate pair, U\+D800, at position 2",
+        ),
+    ],
+)
+def test_what_no_model_can_use_is_refused(model, call, text):
+    with pytest.raises(InputError, match=text):
+        call(model)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 5000])
+def test_a_name_that_is_no_path_is_refused_like_any_other(name):
+    with pytest.raises(InputError, match="there is no such folder") as caught:
+        load(name)
+    assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("text", ["", "To be, or not to be", "naïve café ☕ 日本語\n\ttab", "<|start|> is only text"])
@@ -99,14 +134,35 @@ def test_a_model_that_is_not_there_is_named_with_what_would_do(tmp_path):
         load(str(tmp_path))
 
 
-def test_a_damaged_model_is_refused_in_one_line(tmp_path):
-    for file in BUILTIN.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "model.safetensors").write_bytes(b"not a model")
-    with pytest.raises(InputError, match="does not hold a model of this kind"):
+def edited(**changes):
+    """An edit of config.json."""
+    return lambda raw: json.dumps(json.loads(raw) | changes).encode()
+
+
+@pytest.mark.parametrize(
+    ("file", "edit", "text"),
+    [
+        ("model.safetensors", lambda raw: b"not a model", "SafetensorError|[Hh]eader|deserializ"),
+        ("model.safetensors", lambda raw: raw[: len(raw) // 2], "[Hh]eader|deserializ|[Ff]ile"),
+        ("tokenizer.json", lambda raw: b"{}", "Model missing"),
+        (
+            "tokenizer.json",
+            lambda raw: raw.replace(b"<|start|>", b"<|tse|>", 1),
+            "tokenizer.json has 1025 tokens, not 1024",
+        ),
+        ("config.json", lambda raw: b"{", "Expecting"),
+        ("config.json", lambda raw: b"[]", "config.json must hold vocabulary, layers"),
+        ("config.json", edited(layers=5), "Missing key"),
+        ("config.json", edited(vocabulary=10**12), "size mismatch"),
+        ("config.json", edited(heads=5), "embed: expected a multiple of heads=5, got 192"),
+        ("config.json", edited(context="long"), "context in config.json must be a number from 1 on, not 'long'"),
+        ("config.json", edited(more=1), "and nothing else"),
+    ],
+)
+def test_damaged_files_are_refused_in_one_line(tmp_path, file, edit, text):
+    for part in BUILTIN.iterdir():
+        (tmp_path / part.name).write_bytes(part.read_bytes())
+    (tmp_path / file).write_bytes(edit((tmp_path / file).read_bytes()))
+    with pytest.raises(InputError, match=f"its files do not make a model of this kind.*({text})") as caught:
         load(str(tmp_path))
-    config = json.loads((BUILTIN / "config.json").read_text(encoding="utf-8"))
-    (tmp_path / "model.safetensors").write_bytes((BUILTIN / "model.safetensors").read_bytes())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"layers": 5}), encoding="utf-8")
-    with pytest.raises(InputError, match="does not hold a model of this kind"):
-        load(str(tmp_path))
+    assert "\n" not in str(caught.value)

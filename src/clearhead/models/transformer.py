@@ -77,7 +77,9 @@ class Transformer(nn.Module):
             if temperature == 0:
                 token = int(logits.argmax())
             else:
-                token = int(torch.multinomial(torch.softmax(logits / temperature, -1), 1, generator=generator))
+                # In float64, and below 0: a tiny temperature must not turn a logit into infinity.
+                below = (logits.double() - logits.max()) / max(temperature, 1e-6)
+                token = int(torch.multinomial(torch.softmax(below, -1), 1, generator=generator))
             new.append(token)
             step = torch.tensor([[token]])
         return new

@@ -16,6 +16,7 @@ three winters ago she had believed it. Now the kettle sang, the lamp was lit, an
 letter. The harbour master had written, "Keep the lamp where we can see it." So Mara set the lamp in the window, counted \
 the letters again, and waited for the boats to come back."""
 MARKED = 32  # keys kept for every query on the page: enough to shade a text, few enough to send
+CELLS = 128  # along each side of a map: up to this many tokens a map shows every pair
 
 
 def look(
@@ -72,7 +73,7 @@ def look(
         write=write,
         token=token,
         top_k=max(top_k, MARKED if html is not None else 0),
-        cells=64 if pictured else 0,
+        cells=CELLS if pictured else 0,
     )
     chosen = view.notable() if wanted is None else view.trace.check(wanted)
     if html is not None:

@@ -47,14 +47,8 @@ def _what_ran(view: View) -> list[Text]:
             "dim",
         ),
     ]
-    read = view.prompt - 1  # without the start token
-    if read < view.total:
-        last = view.first + read
-        rest = f"; --start {last} reads on" if last < view.total else ""
-        what = (
-            f"read tokens {view.first} to {last - 1} of the text's {view.total}: the context is {view.context} tokens"
-        )
-        lines.append(Text(what + rest, "yellow"))
+    if view.part is not None:
+        lines.append(Text(view.part, "yellow"))
     return lines
 
 

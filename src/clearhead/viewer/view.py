@@ -1,0 +1,151 @@
+"""One run of a model, with everything needed to show it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from clearhead.errors import InputError
+from clearhead.models import Model
+from clearhead.observables import Observables
+from clearhead.roles import RoleScore, label, roles
+from clearhead.trace import Head, Trace
+from clearhead.watch import watch
+
+PREFERRED = ("induction", "duplicate-token", "previous-token", "first-token", "self")
+
+
+@dataclass(frozen=True)
+class View:
+    """What every head of a model did on one text.
+
+    The trace has its `token_ids` and `pieces`. Tokens from position `prompt` on were written by the model. `first` is where
+    in the whole text, of `total` tokens, the tokens shown begin, not counting the `before` tokens that the model puts before
+    every text.
+    """
+
+    model: str
+    context: int
+    trace: Trace
+    roles: dict[Head, list[RoleScore]]
+    prompt: int
+    before: int
+    first: int
+    total: int
+    seconds: float
+
+    @property
+    def pieces(self) -> list[str]:
+        """What each token reads as, with nothing in it that a terminal would obey (`clearhead.models.tokens`)."""
+        return self.trace.pieces or []
+
+    @property
+    def tokens(self) -> int:
+        """T, the number of tokens shown."""
+        return len(self.trace.token_ids or [])
+
+    @property
+    def part(self) -> str | None:
+        """What part of the text was read and how to read on, when it was not the whole."""
+        read = self.prompt - self.before
+        if read == self.total:
+            return None
+        end = self.first + read
+        said = f"read tokens {self.first} to {end - 1} of the text's {self.total}: the context is {self.context} tokens"
+        return said + (f"; --start {end} reads on" if end < self.total else "")
+
+    @property
+    def pattern_bytes(self) -> int:
+        """What the T×T weights of all heads would have taken in float32."""
+        return len(self.trace.heads()) * self.tokens**2 * 4
+
+    @property
+    def observed_bytes(self) -> int:
+        """What the observations take, the layers' outputs left out."""
+        kept = (t for call in self.trace.calls for name, t in call.observation.values.items() if name != "output")
+        return sum(t.nbytes for t in kept)
+
+    def label(self, head: Head) -> RoleScore | None:
+        """The role a head is labelled with, if any."""
+        return label(self.roles[head])
+
+    def notable(self) -> Head:
+        """The head to show first: the best of the most telling role that any head has, else the one of least entropy."""
+        labelled = {head: score for head in self.roles if (score := self.label(head)) is not None}
+        for role in PREFERRED:
+            heads = [head for head, score in labelled.items() if score.role == role]
+            if heads:
+                return max(heads, key=lambda head: labelled[head].score)
+        return min(self.roles, key=lambda head: self.trace.observation(head.layer).mean("entropy")[0, head.head].item())
+
+    def query(self, token: int) -> int:
+        """Position of a token counted from the start, or from the end if negative; raises `InputError` if there is none."""
+        if not -self.tokens <= token < self.tokens:
+            raise InputError(
+                f"token {token}: there are {self.tokens} tokens, 0 to {self.tokens - 1}, or -1 for the last and so on"
+            )
+        return token % self.tokens
+
+
+def look(
+    model: Model,
+    text: str,
+    *,
+    start: int = 0,
+    write: int = 0,
+    token: int | None = None,
+    top_k: int = 8,
+    cells: int = 0,
+) -> View:
+    """Run a model on a text under `watch`, and say what every head did.
+
+    >>> from clearhead.models import load
+    >>> look(load(), "To be, or not to be").trace
+    Trace(4 calls, 24 heads, 10 tokens)
+
+    Arguments:
+        model: what reads the text.
+        text: what is read. Of a text longer than the context only a part is read; `View.first` and `total` say which.
+        start: the first token of the text to read.
+        write: how many tokens the model writes after it.
+        token: position of a query whose whole row of weights is kept (negative: from the end); default none.
+        top_k: how many keys are kept for every query.
+        cells: cells along each side of every head's map; 0 for no maps.
+
+    Raises:
+        InputError: nothing to read, `start` beyond the text, `write` that leaves no room, no such token.
+    """
+    before = model.encode("")  # what the model puts before every text
+    ids = model.encode(text)[len(before) :]
+    if not ids:
+        raise InputError("the text is empty: give at least one character")
+    if not 0 <= start < len(ids):
+        raise InputError(f"start {start}: the text has {len(ids)} tokens, 0 to {len(ids) - 1}")
+    room = model.config.context - len(before) - write
+    if write < 0 or room < 1:
+        most = model.config.context - len(before) - 1
+        raise InputError(
+            f"continue {write}: the model reads {model.config.context} tokens, so it can write 0 to {most}"
+        )
+    prompt = before + ids[start : start + room]
+    whole = prompt + (model.generate(prompt, write) if write else [])
+
+    pieces = model.pieces(whole)
+    view = View(model.name, model.config.context, Trace(), {}, len(prompt), len(before), start, len(ids), 0.0)
+    view.trace.token_ids, view.trace.pieces = whole, pieces
+    tensor = torch.tensor(whole)
+    observables = Observables(
+        top_k=top_k, map=cells, rows=() if token is None else (view.query(token),), token_ids=tensor
+    )
+    began = time.perf_counter()
+    with torch.no_grad(), watch(model.network, observables=observables) as trace:
+        model.network(tensor[None])
+    seconds = time.perf_counter() - began
+    trace.token_ids, trace.pieces = whole, pieces
+    if not trace.calls:
+        raise InputError(f"model {model.name}: made no attention call that could be seen")
+    return View(
+        model.name, model.config.context, trace, roles(trace), len(prompt), len(before), start, len(ids), seconds
+    )

@@ -67,20 +67,31 @@ def attention(
 def scores(
     query: Float[Tensor, "b hq tq d"], key: Float[Tensor, "b hq tk d"], visible: Bool[Tensor, "#b #hq tq tk"]
 ) -> Float[Tensor, "b hq tq tk"]:
-    """query @ keyᵀ; where either is NaN or infinite, pairs that are not visible get 0, and so do their gradients."""
-    if query.isfinite().all() and key.isfinite().all():
-        return query @ key.mT
-    seen = visible[..., None]  # (b, hq, tq, tk, 1)
-    return (torch.where(seen, query[..., :, None, :], 0.0) * torch.where(seen, key[..., None, :, :], 0.0)).sum(-1)
+    """query @ keyᵀ, in which NaN and infinities reach visible pairs only, forward and backward."""
+    found = _finite(query) @ _finite(key).mT
+    bad = visible & ~(query.isfinite().all(-1)[..., :, None] & key.isfinite().all(-1)[..., None, :])
+    if not bad.any():
+        return found
+    pair = bad[..., None]  # (b, hq, tq, tk, 1)
+    exact = (torch.where(pair, query[..., :, None, :], 0.0) * torch.where(pair, key[..., None, :, :], 0.0)).sum(-1)
+    return torch.where(bad, exact, found)
 
 
 def weighted_sum(
     weights: Float[Tensor, "b hq tq tk"], value: Float[Tensor, "b hq tk dv"], visible: Bool[Tensor, "b hq tq tk"]
 ) -> Float[Tensor, "b hq tq dv"]:
-    """weights @ value; where value is NaN or infinite, what is not visible contributes nothing (0 · NaN would be NaN)."""
-    if value.isfinite().all():
-        return weights @ value
-    return (weights[..., None] * torch.where(visible[..., None], value[..., None, :, :], 0.0)).sum(-2)
+    """weights @ value, in which NaN and infinities of value reach the queries that may see them only."""
+    found = weights @ _finite(value)
+    bad = visible & ~value.isfinite().all(-1)[..., None, :]
+    if not bad.any():
+        return found
+    pair = bad[..., None]  # (b, hq, tq, tk, 1)
+    return found + (torch.where(pair, weights[..., None], 0.0) * torch.where(pair, value[..., None, :, :], 0.0)).sum(-2)
+
+
+def _finite(x: Float[Tensor, "b h t d"]) -> Float[Tensor, "b h t d"]:
+    """x with 0 in the place of whole rows that hold anything that is not finite."""
+    return torch.where(x.isfinite().all(-1, keepdim=True), x, 0.0)
 
 
 def _sink_column(sinks: Tensor, logits: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ def watch(
 ) -> Iterator[Trace]:
     """Observe every `clearhead.attention` call made inside the block, at the cost of one `observe` a call.
 
+    >>> from clearhead.nn import SelfAttention
     >>> layer = SelfAttention(64, 4)
     >>> with watch(layer) as trace:
     ...     _ = layer(torch.randn(1, 10, 64))

@@ -197,7 +197,7 @@
       button.setAttribute("aria-label", `${data.tokens[n]}: go to token ${n}`);
       button.addEventListener("click", () => choose({ token: n }));
       const gauge = make("span", { className: "gauge" }), bar = make("b");
-      bar.style.width = `${100 * weight}%`;
+      bar.style.width = `${(100 * weight) / rows[0][1]}%`;
       bar.style.background = "var(--accent)";
       gauge.append(bar);
       gauge.setAttribute("aria-hidden", "true");

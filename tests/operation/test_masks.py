@@ -44,6 +44,32 @@ def test_plan_says_what_dense_says(data: st.DataObject, shape: tuple[int, int, i
     assert torch.equal(*torch.broadcast_tensors(dense, planned))
 
 
+EACH = {
+    "causal": Causal(),
+    "offsets": Causal(align=torch.tensor([-1, 3])),
+    "window": Window(3, right=1),
+    "prefix": Prefix(torch.tensor([2, 5])),
+    "documents": Documents(torch.tensor([0, 1, 0, 2, 2, 1, 0])),
+    "more documents": Documents(
+        torch.tensor([[0, 0, 0, 1, 1, 1, 2], [3, 1, 3, 1, 3, 1, 3]]), torch.tensor([0, 1, 1, 3, 1])
+    ),
+    "padding": Padding(torch.tensor([4, 7]), side="left"),
+    "dense": Dense(torch.rand(3, 5, 7, generator=torch.Generator().manual_seed(1)) < 0.7),
+    "one row": Dense(torch.rand(2, 1, 1, 7, generator=torch.Generator().manual_seed(2)) < 0.7),
+}
+
+
+@pytest.mark.parametrize("second", EACH)
+@pytest.mark.parametrize("first", EACH)
+def test_every_pair_of_masks_allows_what_both_allow(first: str, second: str) -> None:
+    B, Tq, Tk = 2, 5, 7
+    both = EACH[first].dense(Tq, Tk, B=B) & EACH[second].dense(Tq, Tk, B=B)
+    mask = EACH[first] & EACH[second]
+    plan = mask.plan(sizes(B, Tq, Tk))
+    for found in (mask.dense(Tq, Tk, B=B), spelt_out(plan, Tk), spelt_out(tighten(plan), Tk)):
+        assert torch.equal(*torch.broadcast_tensors(found, both))
+
+
 @given(data=st.data(), shape=shapes)
 def test_tighten_changes_no_pair_and_leaves_no_looser_interval(
     data: st.DataObject, shape: tuple[int, int, int, int]

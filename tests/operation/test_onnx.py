@@ -38,7 +38,7 @@ class Call(NamedTuple):
     value: Tensor
     mask: Mask
     bias: Tensor | None
-    scale: float
+    scale: float | None
     softcap: float | None
 
     def options(self) -> dict[str, Any]:
@@ -84,8 +84,7 @@ def translated(inputs: Mapping[str, Tensor], attributes: Mapping[str, Any]) -> C
             mask = mask & Dense(given)
         else:
             bias = given
-    scale = attributes.get("scale", query.shape[-1] ** -0.5)
-    return Call(query, key, value, mask, bias, scale, attributes.get("softcap") or None)
+    return Call(query, key, value, mask, bias, attributes.get("scale"), attributes.get("softcap") or None)
 
 
 def score_output(call: Call, mode: int) -> Tensor:
@@ -93,7 +92,8 @@ def score_output(call: Call, mode: int) -> Tensor:
     B, _, Tq, _ = call.query.shape
     Tk = call.key.shape[2]
     everything = torch.ones(1, 1, Tq, Tk, dtype=torch.bool)
-    options: dict[str, Any] = {"visible": everything, "scale": call.scale}
+    scale = call.query.shape[-1] ** -0.5 if call.scale is None else call.scale
+    options: dict[str, Any] = {"visible": everything, "scale": scale}
     if mode >= CAPPED:
         options["softcap"] = call.softcap
     if mode >= BIASED:

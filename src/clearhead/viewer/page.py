@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Shaped
 from torch import Tensor
 
 from clearhead.trace import Head
@@ -110,11 +111,11 @@ def _head(view: View, head: Head, kept: int, wide: bool) -> dict[str, Any]:
     }
 
 
-def _numbers(tensor: Tensor) -> np.ndarray[Any, Any]:
+def _numbers(tensor: Tensor) -> Shaped[np.ndarray, "..."]:
     return tensor.detach().cpu().numpy()
 
 
-def _encoded(values: np.ndarray[Any, Any]) -> str:
+def _encoded(values: Shaped[np.ndarray, "..."]) -> str:
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode("ascii")
 
 

@@ -6,15 +6,13 @@ import functools
 import struct
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, UInt8
 
 from clearhead.trace import Head
 from clearhead.viewer.colour import GROUND, RGB, ROLE_COLOURS, ramp_bytes
 from clearhead.viewer.view import View
-
-Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 INK: RGB = (232, 236, 242)
 SOFT: RGB = (148, 159, 174)
@@ -40,7 +38,7 @@ def picture(view: View) -> bytes:
     return png(canvas)
 
 
-def _map(view: View, head: Head, side: int) -> Pixels:
+def _map(view: View, head: Head, side: int) -> UInt8[np.ndarray, "side side 3"]:
     """A head's map, `side` pixels square. The page draws the same: see `draw` in assets/page.js."""
     cells = view.trace.observation(head.layer).map_mean[0, head.head].cpu().numpy().astype(np.float64)
     if cells.size == 0:
@@ -51,11 +49,13 @@ def _map(view: View, head: Head, side: int) -> Pixels:
     colours = np.frombuffer(ramp_bytes(), dtype=np.uint8).reshape(256, 3)[levels]
     colours = np.where((cells > 0)[..., None], colours, np.array(MAP_GROUND, dtype=np.uint8))
     rows, across = (np.arange(side) * n // side for n in cells.shape)
-    scaled: Pixels = colours[rows][:, across]
+    scaled: UInt8[np.ndarray, "side side 3"] = colours[rows][:, across]
     return scaled
 
 
-def _caption(canvas: Pixels, view: View, head: Head, top: int, left: int, side: int) -> None:
+def _caption(
+    canvas: UInt8[np.ndarray, "height width 3"], view: View, head: Head, top: int, left: int, side: int
+) -> None:
     """Address, and role with its score, as far as there is room; the role's colour as a bar."""
     label = view.label(head)
     size = 2 if side >= 200 else 1
@@ -72,14 +72,14 @@ def _caption(canvas: Pixels, view: View, head: Head, top: int, left: int, side: 
 
 
 @functools.cache
-def letters() -> dict[str, np.ndarray[Any, np.dtype[np.bool_]]]:
+def letters() -> dict[str, Bool[np.ndarray, "7 5"]]:
     """The letters a caption can hold, each 7 × 5 dots."""
     lines = (Path(__file__).parent / "assets" / "letters.txt").read_text(encoding="utf-8").splitlines()
     drawn = (line.split() for line in lines)
     return {letter: np.array([[dot == "#" for dot in row] for row in rows]) for letter, *rows in drawn}
 
 
-def write(canvas: Pixels, text: str, top: int, left: int, colour: RGB, size: int) -> None:
+def write(canvas: UInt8[np.ndarray, "height width 3"], text: str, top: int, left: int, colour: RGB, size: int) -> None:
     """Put text on the canvas, each dot `size` pixels square; a letter that is not drawn leaves its place empty."""
     for n, letter in enumerate(text):
         dots = letters().get(letter)
@@ -89,7 +89,7 @@ def write(canvas: Pixels, text: str, top: int, left: int, colour: RGB, size: int
             canvas[top : top + dots.shape[0], x : x + dots.shape[1]][dots] = colour
 
 
-def png(pixels: Pixels) -> bytes:
+def png(pixels: UInt8[np.ndarray, "height width 3"]) -> bytes:
     """An RGB image (height, width, 3) as PNG (ISO 15948): one header, one block of zlib-packed rows, one end."""
     height, width, _ = pixels.shape
     rows = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # each row begins with its filter, 0: none

@@ -1,0 +1,45 @@
+"""Views of planted heads, for the tests of what shows them: every head's pattern is known."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from clearhead import Observables, watch
+from clearhead.roles import roles
+from clearhead.viewer import View
+from planted import PATTERNS, Planted
+
+ROLES = list(PATTERNS)
+
+
+class Layers(nn.Module):
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, ids):
+        for layer in self.layers:
+            out = layer(ids)
+        return out
+
+
+def planted_view(
+    ids: list[int], pieces: list[str] | None = None, *, prompt: int | None = None, heads=None, layers: int = 2,
+    total: int | None = None, top_k: int = 8, cells: int = 128,
+) -> View:  # fmt: skip
+    """Layers of heads with the given patterns (default: one of each role), watched on `ids`."""
+    model = Layers(*(Planted(list(PATTERNS.values()) if heads is None else heads) for _ in range(layers)))
+    tensor = torch.tensor(ids)
+    wanted = Observables(top_k=top_k, map=cells, token_ids=tensor, rows=(-1,))
+    with torch.no_grad(), watch(model, observables=wanted) as trace:
+        model(tensor[None])
+    trace.token_ids = ids
+    trace.pieces = [f"·w{i}" for i in ids] if pieces is None else pieces
+    prompt = len(ids) if prompt is None else prompt
+    return View("planted", 1024, trace, roles(trace), prompt, 0, 0, prompt if total is None else total, 0.01)
+
+
+def twice(period: int = 20) -> list[int]:
+    """Two copies of `period` different tokens: every role can show."""
+    return [*range(period), *range(period)]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -30,6 +31,73 @@ def test_chunked_equals_whole(options, cuts):
     chunks = [attend(part, cache=cache) for part in inputs.split(list(cuts), dim=1)]
     torch.testing.assert_close(torch.cat(chunks, 1), attend(inputs), atol=1e-12, rtol=0)
     assert cache.length == 11
+
+
+def test_gradients_through_the_cache_equal_those_of_the_whole():
+    attend, inputs = layer(rope=100.0), x().requires_grad_()
+    cache = KVCache()
+    chunks = torch.cat([attend(part, cache=cache) for part in inputs.split([4, 3, 4], dim=1)], 1)
+    weights = torch.randn_like(chunks)
+    wanted = torch.autograd.grad((attend(inputs) * weights).sum(), [inputs, *attend.parameters()])
+    found = torch.autograd.grad((chunks * weights).sum(), [inputs, *attend.parameters()])
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("T", [0, 1])
+def test_no_token_and_one_token_are_lengths_like_any_other(T):
+    attend, cache, inputs = layer(rope=100.0), KVCache(), x()
+    assert attend(inputs[:, :T]).shape == (2, T, 24)
+    attend(inputs[:, :4], cache=cache)
+    torch.testing.assert_close(attend(inputs[:, 4 : 4 + T], cache=cache), attend(inputs)[:, 4 : 4 + T])
+    assert cache.length == 4 + T
+
+
+def test_one_token_attends_to_itself_alone():
+    attend, one = layer(rope=100.0, bias=True), x(T=1)
+    value = attend.value(one).view(2, 3, 4).repeat_interleave(2, 1).view(2, 1, 24)
+    torch.testing.assert_close(attend(one), attend.output(value))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_chunks_of_other_dtypes_equal_the_whole_within_their_rounding(dtype):
+    attend, inputs, cache = layer(rope=100.0).to(dtype), x().to(dtype), KVCache()
+    chunks = torch.cat([attend(part, cache=cache) for part in inputs.split([6, 5], dim=1)], 1)
+    assert chunks.dtype == dtype
+    exact = layer(rope=100.0)
+    exact.load_state_dict(attend.state_dict())
+    wanted, eps = exact(inputs.double()), torch.finfo(dtype).eps
+    for found in (chunks, attend(inputs)):  # a handful of roundings of numbers of size 1
+        torch.testing.assert_close(found.double(), wanted, atol=8 * eps, rtol=8 * eps)
+
+
+def test_what_comes_later_changes_nothing_before_it():
+    attend, inputs = layer(rope=100.0), x()
+    changed = inputs.clone()
+    changed[:, 7:] = float("nan")
+    torch.testing.assert_close(attend(changed)[:, :7], attend(inputs)[:, :7], rtol=0, atol=0)
+    both_ways = layer(causal=False)(changed)
+    assert both_ways.isnan().all()
+
+
+def test_moving_all_positions_changes_nothing():
+    # Rotary positions are relative: behind a prefix nobody may see, a text reads as it does alone.
+    attend, inputs = layer(rope=100.0), x()
+    alone = attend(inputs[:1, 4:])
+    moved = attend(inputs[:1], mask=Documents(torch.tensor([0] * 4 + [1] * 7)))[:, 4:]
+    torch.testing.assert_close(moved, alone, atol=1e-12, rtol=0)
+
+
+def test_a_mask_over_a_cache_speaks_of_the_keys_held_too():
+    attend, inputs, cache = layer(rope=100.0), x(), KVCache()
+    pairs = torch.ones(11, 11, dtype=torch.bool)
+    pairs[5:, 2] = False
+    whole = attend(inputs, mask=pairs)
+    attend(inputs[:, :6], cache=cache)
+    torch.testing.assert_close(attend(inputs[:, 6:], mask=pairs[6:], cache=cache), whole[:, 6:])
+    cache.crop(6)
+    padding = Padding(torch.tensor([11, 5]))
+    rest = attend(inputs[:, 6:], mask=padding, cache=cache)
+    torch.testing.assert_close(rest, attend(inputs, mask=padding)[:, 6:])
 
 
 def test_a_cropped_cache_goes_on_as_if_the_rest_had_not_been():
@@ -70,6 +138,14 @@ def test_rotary_products_depend_on_distance_alone():
     torch.testing.assert_close(near, far, atol=1e-10, rtol=0)
     assert (near - other).abs() > 1e-2
     torch.testing.assert_close(rotate(q, 0, 100.0), q)
+
+
+def test_rotation_turns_each_pair_forwards_by_its_own_rate():
+    # As complex numbers c + i·(c + D/2): position t multiplies pair c by e^{i·t·base^(−2c/D)}.
+    x = torch.randn(1, 2, 5, 8, dtype=torch.float64)
+    rates = torch.tensor([100.0 ** (-2 * c / 8) for c in range(4)], dtype=torch.float64)
+    turned = torch.complex(x[..., :4], x[..., 4:]) * torch.exp(1j * torch.arange(3, 8)[:, None] * rates)
+    torch.testing.assert_close(rotate(x, 3, 100.0), torch.cat([turned.real, turned.imag], -1))
 
 
 def test_rotation_in_sixteen_bits_rounds_once():
@@ -126,9 +202,10 @@ def test_sizes_that_do_not_fit_are_refused(arguments, text):
         SelfAttention(24, **arguments)
 
 
-def test_an_input_of_another_width_is_refused():
-    with pytest.raises(ArgumentError, match=r"x: expected \(B, T, embed=24\), got \(2, 11, 23\)"):
-        layer()(torch.randn(2, 11, 23, dtype=torch.float64))
+@pytest.mark.parametrize("shape", [(2, 11, 23), (11, 24), (1, 2, 11, 24)], ids=str)
+def test_an_input_of_another_shape_is_refused(shape):
+    with pytest.raises(ArgumentError, match=re.escape(f"x: expected (B, T, embed=24), got {shape}")):
+        layer()(torch.randn(shape, dtype=torch.float64))
 
 
 def test_a_cache_of_another_batch_is_refused():

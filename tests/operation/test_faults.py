@@ -310,6 +310,43 @@ def test_vmap_equals_a_loop() -> None:
     torch.testing.assert_close(shared_key, loop)
 
 
+IDS = torch.tensor([0, 0, 1, 1, 1, 0])
+MAPPED: dict[str, tuple[tuple[int | None, ...], Any]] = {
+    "a batch inside": ((0, 0, 0, None, None), lambda q, k, v, b, s: attention(q, k, v, mask=Causal() & Documents(IDS))),
+    "lengths inside": (
+        (0, 0, 0, None, None),
+        lambda q, k, v, b, s: attention(q, k, v, mask=Padding(torch.tensor([2, 6]))),
+    ),
+    "a mask tensor": ((0, 0, 0, None, None), lambda q, k, v, b, s: attention(q, k, v, mask=IDS[:, None] == IDS)),
+    "another dimension": ((1, 0, 2, None, None), lambda q, k, v, b, s: attention(q, k, v, softcap=2.0)),
+    "the query alone": ((0, None, None, None, None), lambda q, k, v, b, s: attention(q, k[0], v[0], mask=Window(3))),
+    "the value alone": ((None, None, 0, None, None), lambda q, k, v, b, s: attention(q[0], k[0], v, bias=b[0])),
+    "its own bias": ((0, 0, 0, 0, None), lambda q, k, v, b, s: attention(q, k, v, bias=b)),
+    "a shared bias": ((0, 0, 0, None, None), lambda q, k, v, b, s: attention(q, k, v, bias=b[0])),
+    "its own sinks": ((0, 0, 0, None, 0), lambda q, k, v, b, s: attention(q, k, v, sinks=s)),
+    "shared sinks and ALiBi": (
+        (0, 0, 0, None, None),
+        lambda q, k, v, b, s: attention(q, k, v, sinks=s[0], bias=ALiBi(2)),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MAPPED)
+def test_whatever_is_mapped_over_equals_a_loop(what: str) -> None:
+    dims, call = MAPPED[what]
+    inputs = [*three(3, 2, 2, 6, 4), torch.randn(3, 6, 6), torch.randn(3, 2)]  # three maps of two samples of two heads
+    moved = [x if d is None else x.movedim(0, d) for x, d in zip(inputs, dims, strict=True)]
+    mapped = torch.vmap(call, in_dims=dims)(*moved)
+    loop = [call(*(x if d is None else x[n] for x, d in zip(inputs, dims, strict=True))) for n in range(3)]
+    torch.testing.assert_close(mapped, torch.stack(loop))
+
+
+def test_maps_within_maps_equal_loops_within_loops() -> None:
+    q, k, v = three(2, 3, 2, 5, 4)
+    twice = torch.vmap(torch.vmap(lambda q, k, v: attention(q, k, v, mask=Causal())))(q, k, v)
+    torch.testing.assert_close(twice, attention(q, k, v, mask=Causal()))
+
+
 def test_gradients_pass_through_a_mapped_call() -> None:
     def mapped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return torch.vmap(lambda q, k, v: attention(q, k, v, mask=Causal(), softcap=3.0))(q, k, v)
@@ -353,3 +390,27 @@ def test_autocast_lets_gradients_come_back_in_the_leaves_dtype() -> None:
         out = attention(*leaves, mask=Causal())
     out.float().sum().backward()
     assert all(x.grad is not None and x.grad.dtype == torch.float32 for x in leaves)
+
+
+def test_a_backward_inside_autocast_gives_the_bits_of_one_outside() -> None:
+    def gradients(inside: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        leaves = grown(three(1, 2, 9, 8))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = attention(*leaves, mask=Causal())
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=inside):
+            return list(torch.autograd.grad(out, leaves, torch.ones_like(out)))
+
+    for a, b in zip(gradients(inside=True), gradients(inside=False), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_observing_inside_autocast_still_measures_in_float32(impl: str) -> None:
+    q, k, v = (x.bfloat16() for x in three(1, 2, 9, 8))
+    wanted = observe(q, k, v, mask=Causal(), impl=impl)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        seen = observe(q.float(), k.float(), v.float(), mask=Causal(), impl=impl)
+    for name, x in wanted.values.items():
+        assert seen.values[name].dtype == x.dtype, name
+        assert torch.equal(seen.values[name], x), name

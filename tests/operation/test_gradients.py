@@ -84,6 +84,10 @@ def test_the_output_of_observe_is_twice_differentiable() -> None:
 
     assert torch.autograd.gradcheck(output, inputs(), fast_mode=True)
     assert torch.autograd.gradgradcheck(output, inputs(), fast_mode=True)
+    leaves = inputs(bias=(1, 4, 7, 9), sinks=True)
+    assert torch.autograd.gradgradcheck(
+        lambda q, k, v, b, s: observe(q, k, v, bias=b, sinks=s, softcap=2.0).output, leaves, fast_mode=True
+    )
 
 
 def test_only_what_asks_for_a_gradient_gets_one() -> None:

@@ -78,7 +78,7 @@ class Transformer(nn.Module):
                 token = int(logits.argmax())
             else:
                 # In float64, and below 0: a tiny temperature must not turn a logit into infinity.
-                below = (logits.double() - logits.max()) / max(temperature, 1e-6)
+                below = (logits.double() - logits.max()) / temperature
                 token = int(torch.multinomial(torch.softmax(below, -1), 1, generator=generator))
             new.append(token)
             step = torch.tensor([[token]])

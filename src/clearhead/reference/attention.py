@@ -33,12 +33,13 @@ def pattern(
     key = key.repeat_interleave(
         groups, dim=1
     )  # (b, hk, tk, d) -> (b, hq, tk, d): query head h reads key head h // groups
+    if bias is not None:
+        visible = visible & (bias != -torch.inf)  # adding −inf is another way to hide
     logits = scores(query, key, visible) * scale  # (b, hq, tq, tk)
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
     if bias is not None:
         logits = logits + bias
-        visible = visible & (bias != -torch.inf)  # adding −inf is another way to hide
     logits = torch.where(visible, logits, -torch.inf)
     columns = logits if sinks is None else torch.cat([logits, _sink_column(sinks, logits)], dim=-1)
     lse = _logsumexp(columns)  # (b, hq, tq)

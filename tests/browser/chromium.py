@@ -69,7 +69,8 @@ class Chromium:
 
     def open(self, url: str, *, scheme: str = "dark") -> None:
         """Load a page, in a fresh document, and wait until it is there."""
-        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        wishes = {"prefers-color-scheme": scheme, "prefers-reduced-motion": "reduce"}  # no colour caught half-way
+        self.send("Emulation.setEmulatedMedia", features=[{"name": n, "value": v} for n, v in wishes.items()])
         for address in ("about:blank", url):  # away first: going to another #part of one page would not load it again
             self.events.clear()
             self.send("Page.navigate", url=address)

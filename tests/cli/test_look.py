@@ -223,3 +223,39 @@ def test_doctor_says_what_would_run(clearhead):
     assert code == 0
     for word in ("clearhead", "torch", "threads", "tiled", "built-in model"):
         assert word in out
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("look", "hello", "--top-k", "0"), "Invalid value for '--top-k'"),
+        (("look", "hello", "--nonsense"), "No such option: --nonsense"),
+        (("look", "hello", "world"), "extra argument"),
+        (("lok",), "No such command 'lok'"),
+    ],
+)
+def test_a_word_that_cannot_be_read_is_one_line_that_names_the_help(clearhead, words, text):
+    code, out, err = clearhead(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith("clearhead: ")
+    assert text in err
+    assert err.endswith("--help\n")
+    assert err.count("\n") == 1
+
+
+def test_a_terminal_without_the_letters_still_gets_the_answer():
+    done = subprocess.run(
+        [sys.executable, "-m", "clearhead", "look", "caf\u00e9"],
+        capture_output=True, check=False, env=os.environ | {"PYTHONIOENCODING": "ascii", "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"all T?T weights" in done.stdout
+
+
+def test_an_interrupted_write_leaves_nothing_behind(clearhead, tmp_path, monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", interrupted)
+    assert clearhead("look", "hello", "--html", str(tmp_path / "x.html")) == (130, "", "")
+    assert list(tmp_path.iterdir()) == []

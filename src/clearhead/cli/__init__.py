@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn, cast
 
 import typer
 
@@ -12,11 +14,13 @@ from clearhead.cli.doctor import doctor
 from clearhead.cli.look import look
 from clearhead.errors import ClearheadError
 
+# Any option or argument that cannot be read. Of these errors typer exports only BadParameter, which is one kind of them.
+USAGE = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
+
 app = typer.Typer(
     name="clearhead",
     help="See what every attention head is looking at: exact, at any length.",
     epilog="Start with: clearhead look",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -43,13 +47,25 @@ def _options(
 
 def main() -> None:
     """Run the command: what cannot be used is one line on stderr and exit code 2; Ctrl-C is exit code 130."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a letter shows "?" for it, and no traceback
     try:
-        app()
+        code = app(sys.argv[1:] or ["--help"], prog_name="clearhead", standalone_mode=False)
+        sys.stdout.flush()
+        raise SystemExit(code)
     except ClearheadError as error:
-        print(f"clearhead: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
+        _refuse(str(error))
+    except USAGE as error:
+        where = f" {error.ctx.info_name}" if error.ctx is not None and error.ctx.parent is not None else ""
+        _refuse(f"{error.format_message().rstrip('.')}; see clearhead{where} --help")
+    except (KeyboardInterrupt, typer.Abort):
         raise SystemExit(130) from None
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader of a pipe has seen enough; what Python still holds for it goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None
+
+
+def _refuse(why: str) -> NoReturn:
+    print("clearhead: " + " ".join(why.split("\n")), file=sys.stderr)
+    raise SystemExit(2) from None

@@ -50,7 +50,9 @@ def write_whole(option: str, path: Path, content: bytes) -> None:
         os.umask(umask)
         Path(name).chmod(0o666 & ~umask)  # temporary files are private, results are not
         os.replace(name, path)
+        name = None
     except OSError as error:
+        raise InputError(f"{option} {path}: {error.strerror or error}") from error
+    finally:  # also after Ctrl-C
         if name is not None:
             Path(name).unlink(missing_ok=True)
-        raise InputError(f"{option} {path}: {error.strerror or error}") from error

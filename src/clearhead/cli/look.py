@@ -83,7 +83,7 @@ def look(
     if as_json:
         import json
 
-        print(json.dumps(as_document(view, chosen, view.query(token), top_k), ensure_ascii=False, allow_nan=False))
+        print(json.dumps(as_document(view, chosen, view.query(token), top_k), allow_nan=False))
         return
     report(view, chosen, view.query(token), top_k)
     for path in (html, png):

@@ -15,6 +15,7 @@ from clearhead.viewer.colour import ROLE_COLOURS, ink_on, ramp
 from clearhead.viewer.view import View
 
 SCHEMA = 1
+LEAST = 0.002  # weights below are not shaded: the terminal's own ground, dark or light, says "next to nothing" best
 SHOWN = 3  # keys listed for the chosen token in the heads table
 
 
@@ -115,9 +116,11 @@ def _shaded(view: View, head: Head, query: int) -> Text:
     for n, (piece, weight) in enumerate(zip(view.pieces, row, strict=True)):
         if n == view.prompt:
             text.append("▕ written by the model: ", "bold")
-        colour = ramp(math.sqrt(weight))
-        ink = ink_on(colour)
-        style = f"rgb({ink[0]},{ink[1]},{ink[2]}) on rgb({colour[0]},{colour[1]},{colour[2]})" if n <= query else "dim"
+        style = "dim" if n > query else ""
+        if weight >= LEAST:
+            colour = ramp(math.sqrt(weight))
+            ink = ink_on(colour)
+            style = f"rgb({ink[0]},{ink[1]},{ink[2]}) on rgb({colour[0]},{colour[1]},{colour[2]})"
         if n == query:
             style = "bold underline"
         text.append(piece.replace("·", " ").replace("↵", "\n"), style)

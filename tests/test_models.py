@@ -1,23 +1,39 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import re
+import subprocess
+import sys
+import unicodedata
 
+import hypothesis
 import pytest
 import torch
+from hypothesis import strategies
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 
 from clearhead.errors import InputError
-from clearhead.models import load
+from clearhead.models import Model, load
 from clearhead.models.loading import BUILTIN
-from clearhead.models.tokens import ALPHABET, pieces, visible
+from clearhead.models.tokens import ALPHABET, pieces, token_bytes, visible
+from clearhead.nn import SelfAttention
 from clearhead.roles import calibrate
+from clearhead.trace import Head
 
 
-@pytest.fixture(scope="module")
-def model():
+@functools.cache
+def builtin() -> Model:
     return load("builtin")
+
+
+@pytest.fixture
+def model() -> Model:
+    return builtin()
 
 
 @pytest.mark.tiny
@@ -36,10 +52,40 @@ def test_it_has_a_previous_token_head_and_an_induction_head(model):
 def test_the_card_tells_the_scores_that_are_measured(model):
     found = calibrate(model.network, model.config.vocabulary, period=25, seeds=8, bos=0)
     card = (BUILTIN / "MODEL_CARD.md").read_text(encoding="utf-8")
-    for head, scores in found.items():
-        for role, score in scores.items():
-            if score.mean >= 0.31:
-                assert f"| {head} | {role} | {score.mean:.2f} ±" in card
+    rows = re.findall(r"\| (L\d+H\d+) \| ([a-z-]+) \| (\d\.\d\d) ±", card)
+    for head, role, told in rows:
+        # One more in the last digit: another processor may round the other way.
+        assert found[Head.parse(head)][role].mean == pytest.approx(float(told), abs=0.011)
+    strong = {
+        (str(head), role) for head, scores in found.items() for role, score in scores.items() if score.mean >= 0.31
+    }
+    assert strong <= {(head, role) for head, role, _ in rows}
+    assert {role for _, role in strong} >= {"previous-token", "induction"}
+
+
+def test_weights_are_stored_in_sixteen_bits_and_computed_in_float32(model):
+    stored = load_file(BUILTIN / "model.safetensors")
+    assert {t.element_size() for t in stored.values()} == {2}
+    assert {(p.dtype, p.requires_grad) for p in model.network.parameters()} == {(torch.float32, False)}
+    assert model.network(torch.tensor([[0, 5]])).dtype == torch.float32
+    assert not model.network.training
+
+
+def test_loading_and_generating_leave_the_callers_random_numbers_alone():
+    before = torch.get_rng_state()
+    load("builtin").generate([0, 5], 2, temperature=1.0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_importing_the_models_loads_no_tokenizer_until_one_is_needed():
+    code = "import sys, clearhead.models; print('tokenizers' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"
+
+
+def test_every_attention_layer_of_the_network_is_the_librarys_own(model):
+    layers = [m for m in model.network.modules() if isinstance(m, SelfAttention)]
+    assert [m.heads for m in layers] == [model.config.heads] * model.config.layers
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -125,12 +171,40 @@ def test_split_characters_are_joined_and_broken_ones_shown_as_such():
     assert visible(" \t\r\n\x00") == "·⇥␍↵‹U+0000›"
 
 
+def test_a_piece_that_spells_a_special_token_or_markup_stays_text():
+    assert pieces(["<|a\u202e\n|>", b"<|start|>", b"<script>"]) == ["<|a‹U+202E›↵|>", "<|start|>", "<script>"]
+
+
+@hypothesis.given(text=strategies.text(max_size=40))
+def test_pieces_of_any_text_read_as_that_text(text):
+    model = builtin()
+    ids = model.encode(text)
+    shown = model.pieces(ids)[1:]
+    assert len(shown) == len(ids) - 1
+    assert "".join(shown).replace("…", "") == visible(text).replace("…", "")
+    assert all(c.isprintable() or unicodedata.category(c) == "Zs" for c in "".join(shown))
+    assert model.decode(ids) == text
+
+
+@pytest.mark.xfail(strict=True, reason="a broken byte swallows the characters of the tokens after it")
+@hypothesis.given(tokens=strategies.lists(strategies.binary(min_size=1, max_size=5), max_size=12))
+def test_bytes_cut_anywhere_give_one_piece_a_token_and_lose_no_character(tokens):
+    shown = pieces(tokens)
+    assert len(shown) == len(tokens)
+    assert "".join(shown).replace("…", "") == visible(b"".join(tokens).decode("utf-8", "replace")).replace("…", "")
+
+
 def test_an_id_without_a_token_is_shown_as_its_number(model):
     bare = dataclasses.replace(model, tokenizer=Tokenizer(BPE({"a": 0}, [])))
     assert bare.pieces([0, 7, 0]) == ["a", "‹7›", "a"]
 
 
-def test_the_byte_alphabet_is_complete():
+def test_the_byte_alphabet_is_that_of_the_tokenizers_library():
+    split = ByteLevel(add_prefix_space=False, use_regex=False)
+    for number in (*range(0x100), 0x20AC, 0x1F600):  # whose UTF-8 between them has most bytes that text can have
+        [(token, _)] = split.pre_tokenize_str(chr(number))
+        assert token_bytes(token) == chr(number).encode()
+    assert set(ALPHABET) == set(ByteLevel.alphabet())
     assert sorted(ALPHABET.values()) == list(range(256))
 
 

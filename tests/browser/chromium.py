@@ -24,8 +24,10 @@ class Chromium:
     """The browser process and its one page."""
 
     def __init__(self, profile: Path) -> None:
+        if PATH is None:
+            raise RuntimeError("there is no Chromium on PATH: install it, for example with apt-get install chromium")
         self.process = subprocess.Popen(
-            [str(PATH), *FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            [PATH, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -5,6 +5,7 @@
   const data = JSON.parse($("data").textContent);
   const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer;
   const T = data.tokens.length, K = data.kept, NONE = data.wide ? 0xffffffff : 0xffff;
+  const LEAST = 0.002; // weights below leave their token unshaded; the tables still list them
   const ramp = new Uint8Array(bytes(data.ramp));
   for (const head of data.heads) {
     head.map = new Uint16Array(bytes(head.map));
@@ -138,7 +139,7 @@
     document.documentElement.dataset.theme = dark ? "dark" : "light";
     $("theme").textContent = dark ? "Light" : "Dark";
     for (const head of data.heads) draw(head.canvas, head);
-    $("bar").replaceChildren(...[0, 0.01, 0.05, 0.1, 0.25, 0.5, 1].map((w) => {
+    $("bar").replaceChildren(...[0.002, 0.01, 0.05, 0.1, 0.25, 0.5, 1].map((w) => {
       const swatch = make("i");
       swatch.style.background = css(colour(share(w)));
       return make("span", {}, swatch, `${100 * w} %`);
@@ -175,7 +176,7 @@
     const shaded = new Map(from ? by : at);
     options.forEach((option, n) => {
       const weight = state.noFirst && n === 0 ? 0 : shaded.get(n) ?? 0;
-      const rgb = weight > 0 ? colour(share(weight)) : null;
+      const rgb = weight >= LEAST ? colour(share(weight)) : null;
       option.style.background = rgb ? css(rgb) : "";
       option.style.color = rgb ? inkOn(rgb) : "";
       option.setAttribute("aria-selected", String(n === token));
@@ -192,6 +193,7 @@
 
   const fill = (table, rows, caption) => {
     table.caption.textContent = caption;
+    table.tHead.hidden = !rows.length;
     table.tBodies[0].replaceChildren(...rows.slice(0, 10).map(([n, weight]) => {
       const button = make("button", { type: "button", textContent: data.tokens[n] });
       button.setAttribute("aria-label", `${data.tokens[n]}: go to token ${n}`);

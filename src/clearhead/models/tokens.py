@@ -6,12 +6,12 @@ whole characters; the first of such a group shows them, the others show `…`.
 
 from __future__ import annotations
 
+import codecs
 import unicodedata
 from collections.abc import Sequence
 
 VISIBLE = {" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍"}
 JOINED = "…"  # a token whose character is shown by a token before it
-BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -59,32 +59,29 @@ def pieces(tokens: Sequence[bytes | str]) -> list[str]:
     ['caf', 'é', '…', '·x']
     """
     shown: list[str] = []
-    held = b""  # bytes of characters not whole yet
-    first = 0  # token that began them
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    first = 0  # token that began the character not whole yet
     for n, token in enumerate(tokens):
+        held = decoder.getstate()[0]
+        if held and (isinstance(token, str) or _broken(held + token[:1])):
+            shown[first] += visible(decoder.decode(b"", final=True))
+            held = b""
         if isinstance(token, str):
-            held = _flush(held, shown, first)
             shown.append(visible(token))
             continue
+        shown.append("")
         if not held:
             first = n
-        held += token
-        shown.append(JOINED)
-        try:
-            text = held.decode("utf-8")
-        except UnicodeDecodeError as error:
-            # Cut off at the end, it may become whole; wrong before that, it never will.
-            if error.reason != "unexpected end of data" or len(held) - error.start > 3:
-                held = _flush(held, shown, first)
-            continue
-        shown[first] = visible(text) or "∅"
-        held = b""
-    _flush(held, shown, first)
-    return shown
+        shown[first] += visible(decoder.decode(token))
+    if shown:
+        shown[first] += visible(decoder.decode(b"", final=True))
+    return [piece or (JOINED if token else "∅") for piece, token in zip(shown, tokens, strict=True)]
 
 
-def _flush(held: bytes, shown: list[str], first: int) -> bytes:
-    """Give up on bytes that are no character: show what can be shown of them."""
-    if held:
-        shown[first] = visible(held.decode("utf-8", errors="replace"))
-    return b""
+def _broken(start: bytes) -> bool:
+    """Whether bytes that begin a character can no longer become one, whatever follows."""
+    try:
+        start.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.reason != "unexpected end of data"
+    return False

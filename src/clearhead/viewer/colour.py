@@ -25,7 +25,7 @@ ROLE_COLOURS: dict[str, RGB] = {
 def ramp(t: float) -> RGB:
     """The colour of a share t between 0 and 1, clipped, for a dark ground.
 
-    >>> ramp(0), ramp(1)
+    >>> ramp(0.0), ramp(1.0)
     ((15, 19, 30), (253, 244, 188))
     """
     t = min(1.0, max(0.0, t))

@@ -103,7 +103,7 @@ def look(
 
     >>> from clearhead.models import load
     >>> look(load(), "To be, or not to be").trace
-    Trace(4 calls, 24 heads, 10 tokens)
+    Trace(4 calls, 24 heads, 8 tokens)
 
     Arguments:
         model: what reads the text.

@@ -64,7 +64,12 @@ def api() -> str:
         parts.append(f"# `{module.__name__}`\n\n")
         parts += docstring(module)
         for name in module.__all__:
-            parts += entry(f"{module.__name__}.{name}", getattr(module, name))
+            thing = getattr(module, name)
+            if callable(thing):
+                parts += entry(f"{module.__name__}.{name}", thing)
+            else:  # a constant: its value says what it is
+                items = ", ".join(f"`{getattr(item, 'name', item)}`" for item in thing)
+                parts.append(f"## `{module.__name__}.{name}`\n\n{items}\n\n")
     return "".join(parts)
 
 

@@ -20,6 +20,8 @@ from clearhead.observables import Observables, Observation
 from clearhead.trace import Head, Trace
 from clearhead.watch import watch
 
+__all__ = ["ROLES", "Calibrated", "RoleScore", "calibrate", "label", "roles"]
+
 THRESHOLD = 0.3
 BROAD = 0.9  # of log n_i; most heads spread over a part of what they see, few over nearly all of it
 

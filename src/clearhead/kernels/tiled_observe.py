@@ -63,9 +63,9 @@ def observe(
         total = tiled.finish_rows(p, tiles[0], torch.stack(products).sum(0), total, out, lse)
         rows.add_block(parts, total)  # before the weights are made those of the whole row
         for part in parts:
-            whole = part.weights.mul_(tiled.share(part.lse, total))
-            rows.add_tile(part.tile, whole, part.visible)
-            pooled.add(part.tile, whole, part.visible)
+            part.weights.mul_(tiled.share(part.lse, total))
+            rows.add_tile(part.tile, part.weights, part.visible)
+        pooled.add_block(parts)
     return out, {"lse": lse} | rows.end(lse) | pooled.end()
 
 
@@ -156,10 +156,13 @@ class _RowQuantities:
             shape = (s.b1 - s.b0, (s.h1 - s.h0) * p.groups, s.i1 - s.i0)
             add("visible", visible.sum(-1).expand(shape) if visible is not None else torch.full(shape, s.j1 - s.j0))
         if want.positions:
-            first = torch.zeros_like(a)
-            for name, at in (("self_weight", a), ("previous_weight", a - 1), ("first_weight", first)):
-                if bool(((at >= s.j0) & (at < s.j1)).any()):
-                    add(name, _weight_at(weights, at, s))
+            begin, end = s.i0 + self.offset, s.i1 + self.offset
+            if s.j0 < end and begin < s.j1:
+                add("self_weight", _weight_at(weights, a, s))
+            if s.j0 < end - 1 and begin - 1 < s.j1:
+                add("previous_weight", _weight_at(weights, a - 1, s))
+            if s.j0 == 0:
+                add("first_weight", weights[..., 0])
         if want.distance:
             # Measured from the tile's own corner, so that the sum holds small numbers however far along the text it is.
             corner = s.i0 + self.offset - s.j0
@@ -294,55 +297,66 @@ class _PooledQuantities:
             self.inside = at < self.ends[:, None]
             self.cell_columns = torch.minimum(at, self.ends[:, None] - 1)
 
-    def add(self, s: Tile, weights: Tensor, visible: Tensor | None) -> None:
-        """Add one tile."""
+    def add_block(self, parts: list[Part]) -> None:
+        """Add one block of rows, its weights being those of whole rows by now."""
         if not (self.want.received or self.want.map):
             return
-        grid = weights.view(s.b1 - s.b0, -1, s.i1 - s.i0, s.j1 - s.j0)
+        s = parts[0].tile
         real = None
         if self.padded is not None:
             real = ~(self.padded if self.padded.shape[0] == 1 else self.padded[s.b0 : s.b1])[:, s.i0 : s.i1]
-            grid = torch.where(real[:, None, :, None], grid, 0.0)  # where, not times: padding may hold NaN
         heads = slice(s.h0 * self.p.groups, s.h1 * self.p.groups)
         cells = _pieces(self.rows, s.i0, s.i1) if self.want.map else [(0, slice(0, s.i1 - s.i0))]
-        members = grid.new_zeros(len(cells), s.i1 - s.i0)
+        members = self.p.query.new_zeros(len(cells), s.i1 - s.i0)
         for n, (_, rows) in enumerate(cells):
             members[n, rows] = 1.0
-        sums = members @ grid  # (b, h, cells, keys): the rows of each map cell added up
+        # The rows of each map cell added up, and their maximum, for every key: what is left is small.
+        shape = (s.b1 - s.b0, heads.stop - heads.start, len(cells), self.p.key.shape[2])
+        sums, tops = members.new_zeros(shape), members.new_zeros(shape if self.want.map else 0)
+        for part in parts:
+            keys = slice(part.tile.j0, part.tile.j1)
+            grid = part.weights.view(shape[0], shape[1], s.i1 - s.i0, -1)
+            if real is not None:
+                grid = torch.where(real[:, None, :, None], grid, 0.0)  # where, not times: padding may hold NaN
+            sums[..., keys] = members @ grid
+            if self.want.map:
+                for n, (_, rows) in enumerate(cells):
+                    torch.amax(grid[:, :, rows], 2, out=tops[:, :, n, keys])
         if self.want.received:
-            self.found["received"][s.b0 : s.b1, heads, s.j0 : s.j1] += sums.sum(2)
+            self.found["received"][s.b0 : s.b1, heads] += sums.sum(2)
         if not self.want.map:
             return
-        tops = torch.stack([grid[:, :, rows].amax(2) for _, rows in cells], dim=2)
-        seen = self._seen_by_cell(s, members, visible, real)
-        sums, tops = self._columns(s, sums).sum(-1), self._columns(s, tops).amax(-1)
+        pooled, highest = self._columns(sums).sum(-1), self._columns(tops).amax(-1)
+        seen = self._seen_by_cell(parts, members, real)
         for n, (cell, _) in enumerate(cells):
-            self.found["map_mean"][s.b0 : s.b1, heads, cell] += sums[:, :, n]
+            self.found["map_mean"][s.b0 : s.b1, heads, cell] += pooled[:, :, n]
             if self.checked:
                 self.counts[s.b0 : s.b1, heads, cell] += seen[:, :, n]
             elif s.h0 == 0:  # all heads see the same: counted once
                 self.counts[s.b0 : s.b1, :, cell] += seen[:, :, n]
-            highest = self.found["map_max"][s.b0 : s.b1, heads, cell]
-            torch.maximum(highest, tops[:, :, n], out=highest)
+            target = self.found["map_max"][s.b0 : s.b1, heads, cell]
+            torch.maximum(target, highest[:, :, n], out=target)
 
-    def _columns(self, s: Tile, x: Tensor) -> Tensor:
-        """(…, keys of the tile) as (…, map columns, keys of the column), 0 where there is none."""
-        whole = pad(x, (s.j0, self.p.key.shape[2] - s.j1))
-        return torch.where(self.inside, whole[..., self.cell_columns], 0.0)
+    def _columns(self, x: Tensor) -> Tensor:
+        """(…, keys) as (…, map columns, keys of the column), 0 where there is none."""
+        return torch.where(self.inside, x[..., self.cell_columns], 0.0)
 
-    def _seen_by_cell(self, s: Tile, members: Tensor, visible: Tensor | None, real: Tensor | None) -> Tensor:
+    def _seen_by_cell(self, parts: list[Part], members: Tensor, real: Tensor | None) -> Tensor:
         """How many pairs of each cell may be seen: from the intervals, or counted where those do not say it all."""
-        if self.checked and visible is not None:
-            counted = visible if real is None else visible & real[:, None, :, None]
-            return self._columns(s, members @ counted.to(members.dtype)).sum(-1)
-        if s.partial:
-            plan = self.p.plan
-            lo, hi = (x if x.shape[0] == 1 else x[s.b0 : s.b1] for x in (plan.lo, plan.hi))
-            lo, hi = lo[:, s.i0 : s.i1, None].clamp(min=s.j0), hi[:, s.i0 : s.i1, None].clamp(max=s.j1)
-        else:
-            lo, hi = torch.tensor(s.j0, device=self.starts.device), torch.tensor(s.j1, device=self.starts.device)
+        s = parts[0].tile
+        if self.checked:
+            shape = (s.b1 - s.b0, (s.h1 - s.h0) * self.p.groups, len(members), self.p.key.shape[2])
+            counts = members.new_zeros(shape)
+            whole = torch.ones(s.i1 - s.i0, 1, dtype=torch.bool, device=members.device)
+            for part in parts:
+                visible = whole if part.visible is None else part.visible
+                counted = visible if real is None else visible & real[:, None, :, None]
+                counts[..., part.tile.j0 : part.tile.j1] = members @ counted.to(members.dtype)
+            return self._columns(counts).sum(-1)
+        plan = self.p.plan
+        lo, hi = (x if x.shape[0] == 1 else x[s.b0 : s.b1] for x in (plan.lo, plan.hi))
+        lo, hi = lo[:, s.i0 : s.i1, None], hi[:, s.i0 : s.i1, None]
         spans = (torch.minimum(hi, self.ends) - torch.maximum(lo, self.starts)).clamp(min=0).to(members.dtype)
-        spans = spans.expand(s.b1 - s.b0 if spans.ndim == 3 else 1, s.i1 - s.i0, -1)
         if real is not None:
             spans = spans * real[..., None]
         return (members @ spans)[:, None]

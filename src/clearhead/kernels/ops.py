@@ -4,7 +4,10 @@ An operator takes tensors and numbers only, so a mask travels as its `Plan`, fie
 """
 # No `from __future__ import annotations` here: torch.library reads the operators' schemas from real annotations.
 
-from collections.abc import Sequence
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +17,28 @@ from clearhead.kernels.problem import Problem, exact
 from clearhead.kernels.tiled_backward import Gradients
 from clearhead.masks import Plan
 from clearhead.observables import Observables
+
+
+def _operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function as `clearhead::name` for every backend; what it names from then on is the operator.
+
+    `torch.library.custom_op` does the same, but imports torch's compiler on the first call, which takes over a second. Here
+    the compiler is told to keep out of the function only when somebody has imported it.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(*args: Any) -> Any:
+            compiler = sys.modules.get("torch._dynamo")
+            return function(*args) if compiler is None else compiler.disable(function)(*args)
+
+        full = f"clearhead::{name}"
+        torch.library.define(full, torch.library.infer_schema(function, mutates_args=()))
+        torch.library.impl(full, "default", run)
+        operator: Callable[..., Any] = getattr(torch.ops.clearhead, name).default
+        return operator
+
+    return register
 
 
 def _problem(
@@ -36,7 +61,7 @@ def _problem(
     )
 
 
-@torch.library.custom_op("clearhead::attention", mutates_args=())
+@_operator("attention")
 def attention_op(
     query: Tensor,
     key: Tensor,
@@ -58,13 +83,13 @@ def attention_op(
         return tiled.attention(problem)
 
 
-@attention_op.register_fake
+@torch.library.register_fake("clearhead::attention")
 def _(query, _key, value, *_):  # type: ignore[no-untyped-def]
     compute = torch.float64 if query.dtype == torch.float64 else torch.float32
     return query.new_empty(*query.shape[:3], value.shape[3]), query.new_empty(query.shape[:3], dtype=compute)
 
 
-@torch.library.custom_op("clearhead::attention_backward", mutates_args=())
+@_operator("attention_backward")
 def attention_backward_op(
     query: Tensor,
     key: Tensor,
@@ -94,7 +119,7 @@ def attention_backward_op(
     ]
 
 
-@attention_backward_op.register_fake
+@torch.library.register_fake("clearhead::attention_backward")
 def _(query, key, value, _lo, _hi, _ql, _kl, _dense, bias, _slopes, sinks, *_):  # type: ignore[no-untyped-def]
     return [
         query.new_empty(0) if x is None else torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -131,7 +156,7 @@ def _arranged(
     return tuple(places)
 
 
-attention_op.register_autograd(_backward, setup_context=_keep)
+torch.library.register_autograd("clearhead::attention", _backward, setup_context=_keep)
 
 
 def _keep_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]  # noqa: ARG001
@@ -163,7 +188,7 @@ def _double_backward(ctx, incoming: list[Tensor]) -> tuple[Tensor | None, ...]: 
     return _arranged(grads, tensors, INPUTS) + tail
 
 
-attention_backward_op.register_autograd(_double_backward, setup_context=_keep_backward)
+torch.library.register_autograd("clearhead::attention_backward", _double_backward, setup_context=_keep_backward)
 
 
 def _looped(op, info, in_dims, args):  # type: ignore[no-untyped-def]
@@ -175,7 +200,7 @@ def _looped(op, info, in_dims, args):  # type: ignore[no-untyped-def]
     return [torch.stack(part) for part in zip(*results, strict=True)]
 
 
-@attention_op.register_vmap
+@torch.library.register_vmap("clearhead::attention")
 def _(info, in_dims, *args):  # type: ignore[no-untyped-def]
     """N maps of B samples are N·B samples of one call."""
     if any(in_dims[at] is not None for at in PER_HEAD):  # numbers a head cannot differ between samples of one call
@@ -200,7 +225,7 @@ def _(info, in_dims, *args):  # type: ignore[no-untyped-def]
     return tuple(x.unflatten(0, (N, B)) for x in results), (0, 0)
 
 
-@attention_backward_op.register_vmap
+@torch.library.register_vmap("clearhead::attention_backward")
 def _(info, in_dims, *args):  # type: ignore[no-untyped-def]
     """What Jacobians ask for: the same call with many incoming gradients."""
     return _looped(attention_backward_op, info, in_dims, args), [0] * 5

@@ -311,8 +311,10 @@ def test_vmap_equals_a_loop() -> None:
 
 
 IDS = torch.tensor([0, 0, 1, 1, 1, 0])
+BOTH_IDS = torch.stack([IDS, IDS * torch.arange(6)])
 MAPPED: dict[str, tuple[tuple[int | None, ...], Any]] = {
     "a batch inside": ((0, 0, 0, None, None), lambda q, k, v, b, s: attention(q, k, v, mask=Causal() & Documents(IDS))),
+    "documents inside": ((0, 0, 0, None, None), lambda q, k, v, b, s: attention(q, k, v, mask=Documents(BOTH_IDS))),
     "lengths inside": (
         (0, 0, 0, None, None),
         lambda q, k, v, b, s: attention(q, k, v, mask=Padding(torch.tensor([2, 6]))),

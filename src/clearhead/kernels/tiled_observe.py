@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -23,6 +23,7 @@ from clearhead.kernels.problem import Problem
 from clearhead.kernels.tiled import Tile, Workspace, add_query_rows, key_rows, put_query_rows
 from clearhead.observables import Observables
 
+TILE_KEYS = 1024  # wider than without looking: the search for the k largest costs less the more keys it is spread over
 BLOCK_BYTES = 32 << 20  # logits of one block of rows over the heads taken together; its weights need as much again
 
 
@@ -47,9 +48,9 @@ def observe(
     work = Workspace(p.query)
     # Where labels, a dense mask or −inf in a bias hide keys, an interval does not say how many a query sees.
     checked = p.plan.query_labels is not None or p.plan.dense is not None or p.bias is not None
-    rows = _RowQuantities(p, observables, offset, checked)
+    rows = _RowQuantities(p, observables, offset, checked, work)
     pooled = _PooledQuantities(p, observables, padded, checked)
-    for tiles in tiled.row_blocks(p, BLOCK_BYTES):
+    for tiles in tiled.row_blocks(p, BLOCK_BYTES, TILE_KEYS):
         parts = _parts(p, tiles, work)
         if not parts:
             continue
@@ -87,8 +88,8 @@ def _parts(p: Problem, tiles: list[Tile], work: Workspace) -> list[Part]:
 class _RowQuantities:
     """What is measured for each query by itself."""
 
-    def __init__(self, p: Problem, observables: Observables, offset: int, checked: bool) -> None:
-        self.p, self.want, self.offset, self.checked = p, observables, offset, checked
+    def __init__(self, p: Problem, observables: Observables, offset: int, checked: bool, work: Workspace) -> None:
+        self.p, self.want, self.offset, self.checked, self.work = p, observables, offset, checked, work
         B, Hq, Tq, _ = p.query.shape
         self.Tk = p.key.shape[2]
 
@@ -133,7 +134,7 @@ class _RowQuantities:
         entropy = torch.zeros_like(total)
         for part in parts:
             anchor = torch.where(part.top == -torch.inf, 0.0, part.top)
-            below = part.z - anchor
+            below = torch.sub(part.z, anchor, out=self.work.take("below", *part.z.shape))
             if part.visible is not None:
                 # A hidden pair has weight 0 and logit −inf: with any finite number the product is 0 instead of NaN.
                 below.clamp_(min=torch.finfo(below.dtype).min)
@@ -211,67 +212,60 @@ def top_k(
 ) -> tuple[Int[Tensor, "n rows k"], Float[Tensor, "n rows k"]]:
     """Keys and logits of the k largest of every row, ties to the smaller key; −1 and −inf where a row has fewer.
 
-    `tiles`: first key and logits of each tile, neighbours in one piece of memory. Keys are put in groups; the k largest lie
-    in the k groups with the largest maxima, unless groups tie for the last place. So one pass over the row finds the
-    maxima, and only k groups are searched.
+    `tiles`: first key and logits of each tile. A tile gives its own k best, and these are merged. Rows in which equal logits
+    compete for a last place, which the search of a tile leaves to chance, are sorted whole.
     """
-    first = tiles[0][1]
-    keys = sum(z.shape[-1] for _, z in tiles)
-    if first.dtype != torch.float32:
-        return _top_of_all(tiles, k)
-    size = 8 if keys <= 1024 else 16 if keys <= 4096 else 32
-    origin = first.storage_offset()
-    maxima, tables = [], []
-    for j0, z in tiles:
-        width = z.shape[-1]
-        groups = -(-width // size)  # group c holds columns c, c + groups, c + 2 · groups, …: maxima of whole vectors
-        padded = z if width == groups * size else pad(z, (0, groups * size - width), value=-torch.inf)
-        maxima.append(padded.unflatten(-1, (size, groups)).amax(-2))
-        column = torch.arange(groups, device=z.device)
-        # Where the group's first number of row 0 lies, numbers from row to row, its first key, the tile's end, its step.
-        fields = (z.storage_offset() - origin, width, j0, j0 + width, groups)
-        table = torch.tensor(fields, device=z.device).expand(groups, -1).clone()
-        table[:, 0] += column
-        table[:, 2] += column
-        tables.append(table)
-    of_row = torch.cat(maxima, -1)
-    best, group = torch.topk(of_row, min(k, of_row.shape[-1]), dim=-1)
-    last = best[..., -1:]
-    if bool((((of_row >= last).sum(-1, keepdim=True) > k) & (last > -torch.inf)).any()):
-        return _top_of_all(tiles, k)
-    start, row_width, key, end, step = torch.cat(tables)[group].unsqueeze(-2).unbind(-1)  # each (n, rows, k, 1)
-    row = torch.arange(of_row.shape[0] * of_row.shape[1], device=of_row.device).view(*of_row.shape[:2], 1, 1)
-    ahead = torch.arange(size, device=of_row.device) * step
-    beyond = key + ahead >= end
-    last_tile = tiles[-1][1]
-    memory = first.as_strided((last_tile.storage_offset() + last_tile.numel(),), (1,), 0)
-    values = memory[origin + start + row * row_width + torch.where(beyond, 0, ahead)].masked_fill_(beyond, -torch.inf)
-    return _best(values.flatten(-2), (key + ahead).flatten(-2), k)
+    found = [_top_of_tile(j0, z, k) for j0, z in tiles]
+    keys, values, tied = (torch.cat(part, -1) for part in zip(*found, strict=True))
+    keys, values = _ordered(keys, values, k)
+    again = tied.any(-1)  # (n, rows)
+    if bool(again.any()):
+        rows = torch.cat([z[again] for _, z in tiles], -1)
+        positions = torch.cat([torch.arange(j0, j0 + z.shape[-1], device=z.device) for j0, z in tiles])
+        ordered, order = torch.sort(rows, dim=-1, descending=True, stable=True)
+        kept = min(k, rows.shape[-1])
+        keys[again, :kept], values[again, :kept] = positions[order[:, :kept]], ordered[:, :kept]
+    return torch.where(values == -torch.inf, -1, keys), values
 
 
-def _top_of_all(
-    tiles: list[tuple[int, Float[Tensor, "n rows _"]]], k: int
-) -> tuple[Int[Tensor, "n rows k"], Float[Tensor, "n rows k"]]:
-    """The same by sorting whole rows."""
-    values, order = torch.sort(torch.cat([z for _, z in tiles], -1), dim=-1, descending=True, stable=True)
-    keys = torch.cat([torch.arange(j0, j0 + z.shape[-1], device=z.device) for j0, z in tiles])
-    return _filled(keys[order[..., :k]], values[..., :k], k)
+def _top_of_tile(
+    j0: int, z: Float[Tensor, "n rows keys"], k: int
+) -> tuple[Int[Tensor, "n rows _"], Float[Tensor, "n rows _"], Bool[Tensor, "n rows 1"]]:
+    """Keys and logits of a tile's k largest in any order, and in which rows a tie left it to chance who they are.
+
+    The k largest lie in the k groups with the largest maxima: one pass over vectors finds the maxima, and only k groups are
+    searched. Group c holds columns c, c + groups, c + 2 · groups, …
+    """
+    width = z.shape[-1]
+    size = 8 if width <= 512 else 16
+    groups = width // size
+    if groups <= 2 * k:
+        values, columns = torch.topk(z, min(k, width), dim=-1)
+        return columns + j0, values, _tied(z, values)
+    whole = z[..., : groups * size].unflatten(-1, (size, groups))
+    maxima = whole.amax(-2)
+    best, group = torch.topk(maxima, k, dim=-1)  # (n, rows, k)
+    searched = whole.gather(-1, group.unsqueeze(-2).expand(*group.shape[:-1], size, k)).flatten(-2)
+    searched = torch.cat([searched, z[..., groups * size :]], -1)  # and the columns left over
+    values, place = torch.topk(searched, k, dim=-1)
+    in_group = group.gather(-1, place % k) + place // k * groups
+    columns = torch.where(place < size * k, in_group, place - size * k + groups * size)
+    return columns + j0, values, _tied(maxima, best) | _tied(searched, values)
 
 
-def _best(values: Float[Tensor, "n rows m"], keys: Int[Tensor, "n rows m"], k: int) -> tuple[Tensor, Tensor]:
-    """The k largest values with their keys, larger first, ties to the smaller key."""
-    # One integer a number, ordered as the floats are and then by smaller key: no two are equal, so topk has no choice left.
-    bits = (values + 0.0).view(torch.int32)
-    ordered = ((bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32) | (0xFFFFFFFF - keys)
-    place = torch.topk(ordered, min(k, ordered.shape[-1]), dim=-1).indices
-    return _filled(keys.gather(-1, place), values.gather(-1, place), k)
+def _tied(x: Float[Tensor, "n rows _"], best: Float[Tensor, "n rows _"]) -> Bool[Tensor, "n rows 1"]:
+    """Whether more numbers than places reach the smallest of the best, which is not −inf."""
+    last = best.amin(-1, keepdim=True)
+    return ((x >= last).sum(-1, keepdim=True) > best.shape[-1]) & (last > -torch.inf)
 
 
-def _filled(keys: Tensor, values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Key −1 where the value is −inf or there are fewer than k."""
-    missing = k - keys.shape[-1]
-    keys = torch.where(values == -torch.inf, -1, keys)
-    return pad(keys, (0, missing), value=-1), pad(values, (0, missing), value=-torch.inf)
+def _ordered(keys: Int[Tensor, "n rows m"], values: Float[Tensor, "n rows m"], k: int) -> tuple[Tensor, Tensor]:
+    """The k largest values with their keys, larger first, ties to the smaller key; filled up with −inf."""
+    keys, by_key = torch.sort(keys, dim=-1)
+    values, order = torch.sort(values.gather(-1, by_key), dim=-1, descending=True, stable=True)
+    missing = max(0, k - values.shape[-1])
+    keys = keys.gather(-1, order)[..., :k]
+    return pad(keys, (0, missing), value=-1), pad(values[..., :k], (0, missing), value=-torch.inf)
 
 
 class _PooledQuantities:

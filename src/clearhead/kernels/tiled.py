@@ -169,9 +169,10 @@ def logits(
     visible: Tensor | None,
     out: Tensor | None = None,
 ) -> Float[Tensor, "n rows keys"]:
-    """z of a tile, −inf where a pair may not be seen; query comes scaled. In place when `out` is given."""
-    z = torch.bmm(query, key.mT, out=out) if out is not None else torch.bmm(query, key.mT)
+    """z of a tile, −inf where a pair may not be seen. In place when `out` is given."""
     in_place = out is not None
+    # With beta 0 the first argument is never read, and the scale comes free with the product.
+    z = torch.baddbmm(query.new_empty(()) if out is None else out, query, key.mT, beta=0, alpha=problem.scale, out=out)
     if problem.softcap is not None:
         cap = problem.softcap
         z = z.div_(cap).tanh_().mul_(cap) if in_place else cap * torch.tanh(z / cap)
@@ -283,9 +284,8 @@ def attention(problem: Problem) -> tuple[Float[Tensor, "b hq tq dv"], Float[Tens
 
 
 def ready(problem: Problem) -> Problem:
-    """In the compute dtype, the scale folded into the query, the plan tightened."""
-    p = problem.in_compute_dtype()
-    return dataclasses.replace(p, query=p.query * p.scale, plan=tighten(p.plan))
+    """In the compute dtype, the plan tightened."""
+    return dataclasses.replace(problem.in_compute_dtype(), plan=tighten(problem.plan))
 
 
 def empty_results(p: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -294,7 +294,11 @@ def empty_results(p: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     lse = p.query.new_full((B, Hq, Tq), -torch.inf)
     if p.sinks is not None:
         lse[:] = p.sinks[:, None]
-    return p.value.new_zeros(B, Hq, Tq, p.value.shape[-1], dtype=dtype), lse
+    shape = (B, Hq, Tq, p.value.shape[-1])
+    intervals = p.plan.query_labels is None and p.plan.dense is None and p.bias is None
+    covered = intervals and bool((p.plan.hi > p.plan.lo).all())
+    # Zeros are written only where some query may be in no tile at all.
+    return p.value.new_empty(shape, dtype=dtype) if covered else p.value.new_zeros(shape, dtype=dtype), lse
 
 
 def tile_shape(p: Problem, s: Tile) -> tuple[int, int, int]:

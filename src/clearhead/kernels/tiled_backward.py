@@ -10,7 +10,6 @@ backward lets autograd differentiate one tile at a time.
 
 from __future__ import annotations
 
-import dataclasses
 from itertools import chain
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clearhead.kernels import tiled
-from clearhead.kernels.problem import Problem, tighten
+from clearhead.kernels.problem import Problem
 from clearhead.kernels.tiled import Tile, add_query_rows, careful, key_rows, query_rows, seen_product
 
 
@@ -48,7 +47,7 @@ def tile_gradients(
     """One tile's share of the gradients of query, key and value, and dz where there is a bias."""
     visible = tiled.visible_pairs(p, s)
     seen = careful(p, s, visible, finite)
-    z = tiled.logits(query * p.scale, key, p, s, bias, visible)
+    z = tiled.logits(query, key, p, s, bias, visible)
     weights = torch.exp(z - torch.where(lse == -torch.inf, 0.0, lse)[..., None])
     dz = weights * (torch.bmm(grad_out, value.mT) + c[..., None])
     if seen is not None:
@@ -116,8 +115,8 @@ def double_backward(
 
 
 def _ready(problem: Problem, out: Tensor, grad_out: Tensor) -> tuple[Problem, Tensor, Tensor]:
-    p = problem.in_compute_dtype()
-    return dataclasses.replace(p, plan=tighten(p.plan)), out.to(p.dtype), grad_out.to(p.dtype)
+    p = tiled.ready(problem)
+    return p, out.to(p.dtype), grad_out.to(p.dtype)
 
 
 def _sink_gradient(sinks: Tensor, lse: Tensor, c: Tensor) -> Tensor:

@@ -69,6 +69,7 @@ def test_half_precision_goes_in_and_out_and_measures_in_float32(dtype: torch.dty
     assert {x.dtype for n, x in seen.values.items() if n not in ("output", "visible", "top_keys")} == {torch.float32}
 
 
+@pytest.mark.tiny
 def test_half_precision_accumulates_in_float32() -> None:
     """4096 equal weights: added in float16 they would stop growing at 2048 summands of this size."""
     q, k, v = torch.zeros(1, 1, 1, 8), torch.zeros(1, 1, 4096, 8), torch.ones(1, 1, 4096, 8)

@@ -289,6 +289,7 @@ MESSAGES: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
+@pytest.mark.tiny
 @pytest.mark.parametrize("name", MESSAGES)
 def test_the_message_names_the_argument_and_the_numbers(name: str) -> None:
     call, text = MESSAGES[name]
@@ -296,6 +297,7 @@ def test_the_message_names_the_argument_and_the_numbers(name: str) -> None:
         call()
 
 
+@pytest.mark.tiny
 def test_an_unknown_implementation_in_the_environment_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLEARHEAD_IMPL", "flash")
     with pytest.raises(

@@ -37,6 +37,7 @@ HIDING = {
 }
 
 
+@pytest.mark.tiny
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("how", HIDING)
 def test_a_query_that_sees_nothing_gives_zero_and_takes_no_part_in_gradients(how: str, impl: str) -> None:
@@ -90,6 +91,7 @@ def equal(dirty: dict[str, Tensor], clean: dict[str, Tensor], impl: str) -> None
             torch.testing.assert_close(dirty[name], wanted, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.tiny
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("where", ["key", "value"])
@@ -143,6 +145,7 @@ def test_a_future_that_is_not_finite_leaves_the_past_bit_for_bit(options: dict[s
         assert torch.equal(dirty[name][:, :, 290:], clean[name][:, :, 290:]), name  # the window has moved past it
 
 
+@pytest.mark.tiny
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("at", [0, 1, 2], ids=["query", "key", "value"])
 def test_nan_that_may_be_seen_gives_nan_exactly_where_it_is_seen(at: int, impl: str) -> None:
@@ -177,6 +180,7 @@ def test_packed_neighbours_cannot_be_noticed() -> None:
 # --------------------------------------------------------------------------------------------------- mask and bias
 
 
+@pytest.mark.tiny
 @pytest.mark.parametrize("impl", IMPLS)
 def test_causal_aligns_at_the_end_and_start_is_what_pytorch_means(impl: str) -> None:
     q, k, v = torch.randn(1, 1, 3, 4), torch.randn(1, 1, 7, 4), torch.randn(1, 1, 7, 4)
@@ -195,6 +199,7 @@ def test_true_means_may_attend(impl: str) -> None:
     torch.testing.assert_close(attention(q, k, v, mask=only_first, impl=impl), v[:, :, :1].expand(1, 1, 4, 4))
 
 
+@pytest.mark.tiny
 def test_a_float_mask_is_refused_not_guessed_at() -> None:
     q, k, v = three(1, 1, 4, 4)
     with pytest.raises(ArgumentError, match=r"mask: expected .* got a float32 tensor of shape \(4, 4\).* go to bias="):
@@ -247,6 +252,7 @@ def test_scores_of_two_hundred_thousand_stay_exact(impl: str) -> None:
     assert wanted.shape == got.shape
 
 
+@pytest.mark.tiny
 def test_the_softcap_comes_before_bias_and_mask() -> None:
     q, k, v = (3 * x for x in three(1, 1, 5, 4, dtype=torch.float64))
     bias = torch.randn(5, 5, dtype=torch.float64) * 4
@@ -255,6 +261,7 @@ def test_the_softcap_comes_before_bias_and_mask() -> None:
     torch.testing.assert_close(attention(q, k, v, mask=Causal(), bias=bias, softcap=2.0), torch.softmax(z, -1) @ v)
 
 
+@pytest.mark.tiny
 def test_a_sink_takes_its_share_of_the_denominator_and_attends_to_nothing() -> None:
     q, k, v = three(1, 2, 3, 4, dtype=torch.float64)
     sinks = torch.tensor([0.3, 4.0], dtype=torch.float64)
@@ -280,7 +287,12 @@ def test_a_window_holds_w_keys_and_not_one_more_or_less(impl: str) -> None:
 
 # --------------------------------------------------------------------------- the same bits; transforms of the call
 
-SIZES = [(1, 2, 2, 33, 8), (2, 4, 2, 130, 16), (1, 8, 8, 700, 32), (1, 1, 1, 1500, 64)]
+SIZES = [
+    (1, 2, 2, 33, 8),
+    pytest.param((2, 4, 2, 130, 16), marks=pytest.mark.tiny),
+    (1, 8, 8, 700, 32),
+    (1, 1, 1, 1500, 64),
+]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -301,6 +313,7 @@ def test_the_same_bits_in_every_run_and_for_every_number_of_threads(size: tuple[
             assert torch.equal(run[name], wanted), f"{name} in run {n}"
 
 
+@pytest.mark.tiny
 def test_vmap_equals_a_loop() -> None:
     q, k, v = three(3, 2, 10, 4)
     mapped = torch.vmap(lambda q, k, v: attention(q, k, v, mask=Causal()))(q, k, v)
@@ -375,6 +388,7 @@ def test_gradients_of_each_sample_come_from_one_mapped_backward() -> None:
         torch.testing.assert_close(each[n], alone.grad)
 
 
+@pytest.mark.tiny
 def test_autocast_computes_in_the_lower_dtype_as_pytorch_does() -> None:
     q, k, v = three(1, 2, 9, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -56,6 +56,7 @@ def with_bias_and_sinks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, sinks: Te
     return attention(q, k, v, mask=Causal(), bias=bias, sinks=sinks, softcap=2.0)
 
 
+@pytest.mark.tiny
 @pytest.mark.parametrize("shape", [(7, 9), (2, 4, 7, 9), (1, 4, 1, 9), (2, 1, 7, 1)])
 def test_bias_and_sinks_have_gradients_twice(shape: tuple[int, ...]) -> None:
     leaves = inputs(bias=shape, sinks=True)

@@ -82,6 +82,7 @@ def test_values_may_have_another_width(Dv: int) -> None:
     right(case, attention(*case.args, **case.options))
 
 
+@pytest.mark.tiny
 def test_two_dimensions_are_one_head_and_leading_dimensions_broadcast() -> None:
     q, k, v = call(6, 7, 8, B=3, Hq=4, Hk=2).args
     whole = attention(q, k, v, mask=Causal())
@@ -95,6 +96,7 @@ def test_two_dimensions_are_one_head_and_leading_dimensions_broadcast() -> None:
     torch.testing.assert_close(with_bias, attention(q[:, None], k[None, :2], v[None, :2]))
 
 
+@pytest.mark.tiny
 def test_query_heads_read_contiguous_groups_of_key_heads() -> None:
     q, k, v = call(5, 6, 8, B=2, Hq=6, Hk=2).args
     whole = attention(q, k, v)

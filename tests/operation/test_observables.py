@@ -40,6 +40,7 @@ def by_hand(got: Tensor, wanted: list[Any]) -> None:
     torch.testing.assert_close(got[0, 0].double(), expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.tiny
 @pytest.mark.parametrize("impl", IMPLS)
 def test_quantities_of_a_query_are_those_on_paper(impl: str) -> None:
     seen = planted(PATTERN, impl=impl, mask=Causal())

@@ -120,6 +120,7 @@ def test_reference_and_kernels_never_import_each_other() -> None:
                 assert other not in imported_parts(path), path
 
 
+@pytest.mark.tiny
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_the_signature_is_the_promised_one(name: str) -> None:
     assert str(inspect.signature(getattr(clearhead, name))).replace("clearhead.", "") == SIGNATURES[name]

@@ -70,6 +70,19 @@ def test_every_pair_of_masks_allows_what_both_allow(first: str, second: str) -> 
         assert torch.equal(*torch.broadcast_tensors(found, both))
 
 
+@pytest.mark.parametrize(("B", "Tq", "Tk"), [(1, 0, 0), (2, 3, 0), (2, 0, 3), (0, 2, 3), (0, 0, 0)])
+def test_every_mask_takes_lengths_of_zero(B: int, Tq: int, Tk: int) -> None:
+    ids, query_ids = torch.zeros(Tk, dtype=torch.int64), torch.zeros(B, Tq, dtype=torch.int64)
+    counts = torch.zeros(B, dtype=torch.int64)
+    documents = Documents(ids, query_ids)
+    every = [All(), Causal(), Causal(align=counts), Window(2), Prefix(1), Prefix(counts), documents, Padding(counts)]
+    for mask in [*every, *(Causal() & one for one in every), *([Documents(ids)] if Tq <= Tk else [])]:
+        plan = tighten(mask.plan(sizes(B, Tq, Tk)))
+        found = torch.broadcast_tensors(mask.dense(Tq, Tk, B=B), spelt_out(plan, Tk))
+        assert torch.equal(*found), mask
+        mask.padded(sizes(B, Tq, Tk))
+
+
 @given(data=st.data(), shape=shapes)
 def test_tighten_changes_no_pair_and_leaves_no_looser_interval(
     data: st.DataObject, shape: tuple[int, int, int, int]

@@ -105,7 +105,9 @@ def test_output_stays_within_the_tolerance_of_float32(case: Case) -> None:
     for impl in IMPLS:
         with small_tiles():
             got = attention(*case.args, **case.options, impl=impl)
-        assert_within_tolerance(got, truth, math_baseline(case), what=impl)
+        # An output is a sum of values with weights, and may be far smaller than they are.
+        largest = float(case.value.abs().max())
+        assert_within_tolerance(got, truth, math_baseline(case), magnitude=largest, what=impl)
 
 
 def math_baseline(case: Case) -> Tensor:

@@ -52,10 +52,14 @@ class Transformer(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        weight = torch.empty(config.vocabulary, config.width)
+        if (
+            not weight.is_meta
+        ):  # on the meta device nothing is drawn, but torch would import its compiler, for over a second
+            nn.init.normal_(weight, std=config.width**-0.5)
+        self.embedding = nn.Embedding.from_pretrained(weight, freeze=False)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width)
-        nn.init.normal_(self.embedding.weight, std=config.width**-0.5)
 
     def forward(self, ids: Int[Tensor, "b t"], caches: list[KVCache] | None = None) -> Float[Tensor, "b t vocabulary"]:
         """Logits (B, T, vocabulary); with `caches`, one a layer, ids go on from the tokens those hold."""

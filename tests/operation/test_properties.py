@@ -105,9 +105,18 @@ def test_output_stays_within_the_tolerance_of_float32(case: Case) -> None:
     for impl in IMPLS:
         with small_tiles():
             got = attention(*case.args, **case.options, impl=impl)
-        # An output is a sum of values with weights, and may be far smaller than they are.
-        largest = float(case.value.abs().max())
-        assert_within_tolerance(got, truth, math_baseline(case), magnitude=largest, what=impl)
+        assert_within_tolerance(got, truth, math_baseline(case), magnitude=output_terms(case), what=impl)
+
+
+def output_terms(case: Case) -> float:
+    """How large the terms are that an output adds up: values, by weights e^z whose relative error is the error of z.
+
+    Small problems need saying so: with a handful of outputs the baseline is exact now and then by luck.
+    """
+    scale = case.options.get("scale")
+    longest = [float(x.norm(dim=-1).max()) for x in (case.query, case.key)]
+    scores = longest[0] * longest[1] * abs(case.query.shape[-1] ** -0.5 if scale is None else scale)
+    return float(case.value.abs().max()) * (1 + scores)
 
 
 def math_baseline(case: Case) -> Tensor:

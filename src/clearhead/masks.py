@@ -66,7 +66,7 @@ class Plan:
 def _stack(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     if a is None or b is None:
         return b if a is None else a
-    batch = max(a.shape[1], b.shape[1])
+    (batch,) = torch.broadcast_shapes(a.shape[1:2], b.shape[1:2])
     return torch.cat([a.expand(-1, batch, -1), b.expand(-1, batch, -1)])
 
 
@@ -404,9 +404,9 @@ class Documents(Mask):
 
     def _labels(self, sizes: Sizes) -> tuple[Tensor, Tensor]:
         """Labels of queries (B or 1, Tq) and of keys (B or 1, Tk)."""
-        keys = self.ids.to(sizes.device).reshape(-1, self.ids.shape[-1])
+        keys = torch.atleast_2d(self.ids.to(sizes.device))
         if self.query_ids is not None:
-            queries = self.query_ids.to(sizes.device).reshape(-1, self.query_ids.shape[-1])
+            queries = torch.atleast_2d(self.query_ids.to(sizes.device))
         else:
             queries = keys[:, max(0, keys.shape[1] - sizes.Tq) :]
         for name, ids, T, letter in (("ids", keys, sizes.Tk, "Tk"), ("query_ids", queries, sizes.Tq, "Tq")):

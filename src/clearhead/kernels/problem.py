@@ -84,7 +84,7 @@ def tighten(plan: Plan) -> Plan:
 
 def _label_hull(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, bool]:
     """For every query the first and one past the last key with its label, and whether all keys between have it too."""
-    batch = max(queries.shape[0], keys.shape[0])
+    (batch,) = torch.broadcast_shapes(queries.shape[:1], keys.shape[:1])
     queries, keys = queries.expand(batch, -1).contiguous(), keys.expand(batch, -1)
     ordered, order = torch.sort(keys, dim=-1, stable=True)
     left = torch.searchsorted(ordered, queries)

@@ -160,13 +160,18 @@ class _Call:
 def _attend(call: _Call, name: str) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp from the named implementation."""
     if name == "reference":
-        p = call.problem.in_compute_dtype()
-        with exact(p):
-            pattern = _pattern(call, p)
-            value = p.value.repeat_interleave(p.groups, dim=1)
-            out = reference.weighted_sum(pattern.weights, value, pattern.visible)
-        return out.to(call.problem.query.dtype), pattern.lse
+        out, pattern = _by_definition(call)
+        return out, pattern.lse
     return ops.run(call.problem)
+
+
+def _by_definition(call: _Call) -> tuple[Tensor, reference.Pattern]:
+    """Output in the inputs' dtype, and the full pattern it was made from."""
+    p = call.problem.in_compute_dtype()
+    with exact(p):
+        pattern = _pattern(call, p)
+        out = reference.weighted_sum(pattern.weights, p.value.repeat_interleave(p.groups, dim=1), pattern.visible)
+    return out.to(call.problem.query.dtype), pattern
 
 
 def _pattern(call: _Call, p: Problem) -> reference.Pattern:
@@ -189,9 +194,10 @@ def _observe(call: _Call, observables: Observables, impl: str) -> Observation:
     _check_observables(observables, call.sizes)
     if name == "reference":
         p = call.problem.in_compute_dtype()
+        output, pattern = _by_definition(call)
         with torch.no_grad(), exact(p):
-            found = reference.observe(_pattern(call, p), observables, offset=offset, padded=padded, sinks=p.sinks)
-        output, _ = _attend(call, name)
+            found = reference.observe(pattern, observables, offset=offset, padded=padded, sinks=p.sinks)
+        found["lse"] = found["lse"].detach()
     else:
         output, found = ops.run_observed(call.problem, observables, offset, padded)
     return Observation({"output": call.shaped(output), **found}, offset, padded)

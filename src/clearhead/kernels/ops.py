@@ -27,10 +27,16 @@ def _operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        outside: list[Callable[..., Any]] = []  # the function the compiler keeps out of, once there is a compiler
+
         @functools.wraps(function)
         def run(*args: Any) -> Any:
             compiler = sys.modules.get("torch._dynamo")
-            return function(*args) if compiler is None else compiler.disable(function)(*args)
+            if compiler is None:
+                return function(*args)
+            if not outside:
+                outside.append(compiler.disable(function))
+            return outside[0](*args)
 
         full = f"clearhead::{name}"
         torch.library.define(full, torch.library.infer_schema(function, mutates_args=()))

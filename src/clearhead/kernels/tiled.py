@@ -120,6 +120,11 @@ def add_query_rows(target: Tensor, s: Tile, groups: int, rows: Tensor) -> None:
     part += rows.reshape(part.shape)
 
 
+def samples(x: Tensor, s: Tile) -> Tensor:
+    """The samples of a tile, of something whose first dimension is B, or 1 for all of them."""
+    return x if x.shape[0] == 1 else x[s.b0 : s.b1]
+
+
 def visible_pairs(problem: Problem, s: Tile) -> Bool[Tensor, "b h rows keys"] | None:
     """Which pairs of a tile may be seen, b and h being 1 where it does not depend on them; None when all may be."""
     hidden_by_bias = None
@@ -131,15 +136,11 @@ def visible_pairs(problem: Problem, s: Tile) -> Bool[Tensor, "b h rows keys"] | 
         return None
     plan = problem.plan
     j = torch.arange(s.j0, s.j1, device=plan.lo.device)
-
-    def samples(x: Tensor) -> Tensor:
-        return x if x.shape[0] == 1 else x[s.b0 : s.b1]
-
-    lo, hi = samples(plan.lo)[:, s.i0 : s.i1, None], samples(plan.hi)[:, s.i0 : s.i1, None]
+    lo, hi = samples(plan.lo, s)[:, s.i0 : s.i1, None], samples(plan.hi, s)[:, s.i0 : s.i1, None]
     seen = ((j >= lo) & (j < hi))[:, None]
     if plan.query_labels is not None and plan.key_labels is not None:
         for queries, keys in zip(plan.query_labels, plan.key_labels, strict=True):
-            mine, theirs = samples(queries)[:, s.i0 : s.i1, None], samples(keys)[:, None, s.j0 : s.j1]
+            mine, theirs = samples(queries, s)[:, s.i0 : s.i1, None], samples(keys, s)[:, None, s.j0 : s.j1]
             seen = seen & (mine == theirs)[:, None]
     if plan.dense is not None:
         seen = seen & block(plan.dense, problem, s)

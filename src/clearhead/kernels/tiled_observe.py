@@ -179,8 +179,7 @@ class _RowQuantities:
             self._add_token_relations(s, weights, want.token_ids, a[: s.i1 - s.i0])
 
     def _add_token_relations(self, s: Tile, weights: Tensor, ids: Tensor, a: Tensor) -> None:
-        ids = torch.atleast_2d(ids.to(weights.device))
-        ids = ids if ids.shape[0] == 1 else ids[s.b0 : s.b1]
+        ids = tiled.samples(torch.atleast_2d(ids.to(weights.device)), s)
         j = torch.arange(s.j0, s.j1, device=weights.device)
         known = ((a >= 0) & (a < self.Tk))[:, None]
         mine = ids[:, a.clamp(0, self.Tk - 1), None]
@@ -298,7 +297,7 @@ class _PooledQuantities:
         s = parts[0].tile
         real = None
         if self.padded is not None:
-            real = ~(self.padded if self.padded.shape[0] == 1 else self.padded[s.b0 : s.b1])[:, s.i0 : s.i1]
+            real = ~tiled.samples(self.padded, s)[:, s.i0 : s.i1]
         heads = slice(s.h0 * self.p.groups, s.h1 * self.p.groups)
         cells = _pieces(self.rows, s.i0, s.i1) if self.want.map else [(0, slice(0, s.i1 - s.i0))]
         members = self.p.query.new_zeros(len(cells), s.i1 - s.i0)
@@ -348,7 +347,7 @@ class _PooledQuantities:
                 counts[..., part.tile.j0 : part.tile.j1] = members @ counted.to(members.dtype)
             return self._columns(counts).sum(-1)
         plan = self.p.plan
-        lo, hi = (x if x.shape[0] == 1 else x[s.b0 : s.b1] for x in (plan.lo, plan.hi))
+        lo, hi = tiled.samples(plan.lo, s), tiled.samples(plan.hi, s)
         lo, hi = lo[:, s.i0 : s.i1, None], hi[:, s.i0 : s.i1, None]
         spans = (torch.minimum(hi, self.ends) - torch.maximum(lo, self.starts)).clamp(min=0).to(members.dtype)
         if real is not None:

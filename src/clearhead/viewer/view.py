@@ -82,11 +82,13 @@ class View:
 
     def query(self, token: int) -> int:
         """Position of a token counted from the start, or from the end if negative; raises `InputError` if there is none."""
-        if not -self.tokens <= token < self.tokens:
-            raise InputError(
-                f"token {token}: there are {self.tokens} tokens, 0 to {self.tokens - 1}, or -1 for the last and so on"
-            )
-        return token % self.tokens
+        return _position(token, self.tokens)
+
+
+def _position(token: int, tokens: int) -> int:
+    if not -tokens <= token < tokens:
+        raise InputError(f"token {token}: there are {tokens} tokens, 0 to {tokens - 1}, or -1 for the last and so on")
+    return token % tokens
 
 
 def look(
@@ -132,18 +134,14 @@ def look(
     prompt = before + ids[start : start + room]
     whole = prompt + (model.generate(prompt, write) if write else [])
 
-    pieces = model.pieces(whole)
-    view = View(model.name, model.config.context, Trace(), {}, len(prompt), len(before), start, len(ids), 0.0)
-    view.trace.token_ids, view.trace.pieces = whole, pieces
     tensor = torch.tensor(whole)
-    observables = Observables(
-        top_k=top_k, map=cells, rows=() if token is None else (view.query(token),), token_ids=tensor
-    )
+    rows = () if token is None else (_position(token, len(whole)),)
+    observables = Observables(top_k=top_k, map=cells, rows=rows, token_ids=tensor)
     began = time.perf_counter()
     with torch.no_grad(), watch(model.network, observables=observables) as trace:
         model.network(tensor[None])
     seconds = time.perf_counter() - began
-    trace.token_ids, trace.pieces = whole, pieces
+    trace.token_ids, trace.pieces = whole, model.pieces(whole)
     if not trace.calls:
         raise InputError(f"model {model.name}: made no attention call that could be seen")
     return View(

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from clearhead.accelerate import accelerate
     from clearhead.attention import attention, explain, observe
     from clearhead.biases import ALiBi
     from clearhead.masks import All, Causal, Documents, Padding, Prefix, Window
@@ -27,6 +28,7 @@ __all__ = [
     "Prefix",
     "Trace",
     "Window",
+    "accelerate",
     "attention",
     "explain",
     "observe",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "accelerate": ("accelerate",),
     "attention": ("attention", "explain", "observe"),
     "biases": ("ALiBi",),
     "masks": ("All", "Causal", "Documents", "Padding", "Prefix", "Window"),
@@ -46,8 +49,9 @@ _HOMES = {
 class _Unloaded(ModuleType):
     """This package until one of its public names is used: `clearhead --help` should not wait for torch.
 
-    Two names, `attention` and `watch`, are those of the modules they live in. Importing such a module makes Python put the
-    module under that name, so a module `__getattr__` would never be asked; this is asked first, and puts the function there.
+    Three names, `accelerate`, `attention` and `watch`, are those of the modules they live in. Importing such a module makes
+    Python put the module under that name, so a module `__getattr__` would never be asked; this is asked first, and puts the
+    function there.
     """
 
     def __getattribute__(self, name: str) -> object:

@@ -43,6 +43,7 @@ SIGNATURES = {
     "explain": "(query: 'Tensor', key: 'Tensor', value: 'Tensor', *, mask: 'Mask | Tensor | None' = None, "
     "bias: 'Tensor | ALiBi | None' = None, scale: 'float | None' = None, softcap: 'float | None' = None, "
     "sinks: 'Tensor | None' = None, impl: 'str' = 'auto') -> 'str'",
+    "accelerate": "(*, impl: 'str' = 'auto') -> 'Acceleration'",
     "ALiBi": "(heads: 'int | Tensor') -> None",
     "All": "() -> None",
     "Causal": "(align: 'Align' = 'end') -> None",

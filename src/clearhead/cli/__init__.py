@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn, cast
 import typer
 
 from clearhead import __version__
+from clearhead.cli.bench import bench
 from clearhead.cli.doctor import doctor
 from clearhead.cli.look import look
 from clearhead.errors import ClearheadError
@@ -26,6 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(look)
+app.command()(bench)
 app.command()(doctor)
 
 

@@ -1,0 +1,45 @@
+"""Measurements as lines of text."""
+
+from __future__ import annotations
+
+from clearhead.bench.machine import Machine
+from clearhead.bench.measure import ROUNDS, Spread
+from clearhead.bench.run import Result, Row
+
+
+def machine_lines(machine: Machine) -> list[str]:
+    """The machine and its limits."""
+    m = machine
+    return [
+        f"{m.cpu}, {m.threads} of {m.cores} cores, {m.vectors}",
+        f"limits measured here: arithmetic {m.fma_gflops:.0f} GFLOP/s float32 (one thread {m.fma_gflops_one:.0f}), "
+        f"reading memory {m.read_gbs:.1f} GB/s (one thread {m.read_gbs_one:.1f})",
+    ]
+
+
+def result_lines(result: Result) -> list[str]:
+    """A case: its name, and a line a candidate."""
+    rounds = f"{result.rounds} round{'' if result.rounds == 1 else 's'}"
+    if result.interrupted:
+        rounds += ", interrupted"
+    elif result.slow:
+        rounds += f", not {ROUNDS}: the case is slow"
+    return [f"{result.case.name}   ({rounds})", *(f"  {_row(row)}" for row in result.rows)]
+
+
+def _row(row: Row) -> str:
+    if row.ms is None or row.limit_percent is None:
+        return f"{row.candidate:<18} skipped: {row.reason}"
+    speed = f"{row.gflops:8.1f} GFLOP/s" if row.gbs is None else f"{row.gbs:8.1f} GB/s   "
+    line = f"{row.candidate:<18} {row.ms.median:10.3f} ms {speed} {row.limit_percent:6.1f} % of limit"
+    if row.status == "differs":
+        return f"{line}   not compared: {row.reason}"
+    if row.ratio is not None:
+        line += f"   {_spread(row.ratio)} × SDPA's speed"
+    if row.cost is not None:
+        line += f", {_spread(row.cost)} × the time of not observing"
+    return line
+
+
+def _spread(x: Spread) -> str:
+    return f"{x.median:.2f} ({x.low:.2f}-{x.high:.2f})"

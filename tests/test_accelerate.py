@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -10,11 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+import torch._dynamo
+import torch.utils.checkpoint
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from clearhead import accelerate
+from clearhead import accelerate, attention, watch
+from clearhead.errors import ArgumentError, ImplementationError
 from clearhead.testing.tolerance import assert_within_tolerance
 
 home = importlib.import_module("clearhead.accelerate")  # the module; the public name is the function in it
@@ -340,3 +346,273 @@ def test_errors_are_pytorchs(case: str, ran: Counter[str]) -> None:
         REFUSED[case]()
     assert str(mine.value).split("Exception raised from")[0] == str(theirs.value).split("Exception raised from")[0]
     assert ran["forward"] == (case == "a second derivative")
+
+
+def test_autocast_no_grad_and_inference_mode(ran: Counter[str]) -> None:
+    args, grad = [x.requires_grad_() for x in inputs()], torch.randn(2, 4, 33, 16)
+
+    def under_autocast() -> list[Tensor]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = sdpa(*args, attn_mask=torch.zeros(33, 33), is_causal=True)
+            return [out, *torch.autograd.grad(out, args, grad.bfloat16())]  # autocast is on in backward too
+
+    def without_gradients() -> list[Tensor]:
+        found = []
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                found.append(sdpa(*args, is_causal=True))
+        return found
+
+    wanted = under_autocast(), without_gradients()
+    with accelerate():
+        got = under_autocast(), without_gradients()
+    assert ran == {"forward": 3, "backward": 1}
+    assert [x.dtype for x in got[0]] == [x.dtype for x in wanted[0]]
+    assert [x.requires_grad for x in got[1]] == [False, False]
+    torch.testing.assert_close(got[1], wanted[1])
+    truth = with_truth(args, grad.bfloat16())
+    for n, (mine, exact, theirs) in enumerate(zip(got[0], truth, wanted[0], strict=True)):
+        assert_within_tolerance(mine, exact, theirs, gradient=n > 0)
+
+
+def with_truth(args: list[Tensor], grad: Tensor) -> list[Tensor]:
+    """In float64, of what autocast to bfloat16 computes from."""
+    leaves = [x.detach().bfloat16().double().requires_grad_() for x in args]
+    out = sdpa(*leaves, is_causal=True)
+    return [out.detach(), *torch.autograd.grad(out, leaves, grad.double())]
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # PyTorch's, with or without us
+def test_vmap_functional_gradients_checkpointing_and_tracing(ran: Counter[str]) -> None:
+    q, k, v = inputs()
+
+    def loss(q: Tensor) -> Tensor:
+        return sdpa(q, k, v, is_causal=True).square().sum()
+
+    def each_way() -> list[Tensor]:
+        leaf = q.clone().requires_grad_()
+        torch.utils.checkpoint.checkpoint(loss, leaf, use_reentrant=False).backward()
+        assert leaf.grad is not None
+        return [
+            torch.vmap(lambda q: sdpa(q, k, v))(torch.stack([q, q + 1])),
+            torch.func.grad(loss)(q),
+            torch.vmap(torch.func.grad(loss))(torch.stack([q, q + 1])),
+            leaf.grad,
+        ]
+
+    wanted = each_way()
+    with accelerate():
+        got = each_way()
+    assert ran == {"forward": 7, "backward": 4}
+    torch.testing.assert_close(got, wanted)
+
+
+def test_compiled_graphs_follow_the_switch(ran: Counter[str]) -> None:
+    def layer(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return sdpa(q.sin(), k, v, is_causal=True).square()
+
+    def compiled() -> Callable[..., Tensor]:
+        torch._dynamo.reset()
+        return torch.compile(layer, backend="aot_eager", fullgraph=True)
+
+    args = inputs()
+    before = compiled()
+    wanted = before(*args)
+    with accelerate():
+        torch.testing.assert_close(before(*args), wanted)
+        assert ran["forward"] == 1
+        inside = compiled()
+        q = args[0].clone().requires_grad_()
+        inside(q, *args[1:]).sum().backward()
+        assert ran == {"forward": 2, "backward": 1}
+    assert torch.equal(inside(*args), wanted)
+    assert torch.equal(before(*args), wanted)
+    assert ran["forward"] == 2
+
+
+class Opaque:
+    """A context that the compiler cannot look through: what runs inside runs as it is, the compiler still at work."""
+
+    def __enter__(self) -> None:
+        torch._dynamo.graph_break()
+
+    def __exit__(self, *_: object) -> None:
+        torch._dynamo.graph_break()
+
+
+def test_the_compiler_leaves_our_kernels_alone(ran: Counter[str]) -> None:
+    def layer(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with Opaque():
+            torch._dynamo.graph_break()
+            return sdpa(q, k, v, is_causal=True)
+
+    def frames() -> int:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        torch.compile(layer, backend="eager")(*inputs())
+        return int(torch._dynamo.utils.counters["frames"]["total"])
+
+    wanted = frames()
+    with accelerate():
+        assert frames() == wanted
+    assert ran["forward"] == 1
+
+
+def test_undone_it_is_as_if_it_had_never_been() -> None:
+    args = inputs()
+    wanted = with_gradients(args, is_causal=True)
+    for _ in range(3):
+        with accelerate():
+            sdpa(*args)
+    for x, y in zip(with_gradients(args, is_causal=True), wanted, strict=True):
+        assert torch.equal(x, y)
+
+
+def test_a_switch_without_a_block(ran: Counter[str]) -> None:
+    handle = accelerate()
+    assert repr(handle) == f"<accelerate(impl={handle.impl!r}), in force>"
+    sdpa(*inputs())
+    handle.undo()
+    handle.undo()
+    assert repr(handle) == f"<accelerate(impl={handle.impl!r}), undone>"
+    sdpa(*inputs())
+    assert ran["forward"] == 1
+    with (
+        pytest.raises(ArgumentError, match="accelerate: expected a handle that is in force, got one that was undone"),
+        handle,
+    ):
+        pass
+
+
+@pytest.mark.parametrize("outer_first", [True, False])
+def test_nested_uses_end_with_the_last(outer_first: bool, ran: Counter[str]) -> None:
+    outer, inner = accelerate(), accelerate()
+    for n, handle in enumerate((outer, inner) if outer_first else (inner, outer)):
+        sdpa(*inputs())
+        assert ran["forward"] == n + 1
+        handle.undo()
+    sdpa(*inputs())
+    assert ran["forward"] == 2
+
+
+def test_an_exception_inside_leaves_nothing_installed() -> None:
+    with pytest.raises(KeyError), accelerate():
+        raise KeyError
+
+
+def test_an_exception_of_a_kernel_reaches_the_caller_and_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise MemoryError("no room")
+
+    args = inputs()
+    wanted = sdpa(*args)
+    monkeypatch.setattr(home, "_kernels", lambda _: (fails, fails))
+    with accelerate(), pytest.raises(MemoryError, match="no room"):
+        sdpa(*args)
+    assert torch.equal(sdpa(*args), wanted)
+
+
+def test_half_an_installation_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = torch.library.Library.impl
+
+    def only_the_first(self: Any, name: str, *args: Any, **options: Any) -> None:
+        if name == home.BACKWARD:
+            raise RuntimeError("the dispatcher is full")
+        real(self, name, *args, **options)
+
+    monkeypatch.setattr(torch.library.Library, "impl", only_the_first)
+    with pytest.raises(RuntimeError, match="the dispatcher is full"):
+        accelerate()
+
+
+def test_what_cannot_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ArgumentError, match=r"impl: expected one of .* got 'fast'"):
+        accelerate(impl="fast")
+    with pytest.raises(ImplementationError, match='impl: expected an implementation made for speed, got "reference"'):
+        accelerate(impl="reference")
+    with (
+        accelerate(impl="tiled"),
+        pytest.raises(ArgumentError, match=r'expected "tiled", which this .* already, got "reference"'),
+    ):
+        accelerate(impl="reference")
+    monkeypatch.setenv("CLEARHEAD_IMPL", "reference")
+    with pytest.raises(ImplementationError, match="Unset CLEARHEAD_IMPL"):
+        accelerate()
+    monkeypatch.delenv("CLEARHEAD_IMPL")
+    monkeypatch.delattr(torch.library, "get_kernel")
+    with pytest.raises(ImplementationError, match=rf"expected PyTorch 2.9 or newer, .* got {torch.__version__[:4]}"):
+        accelerate()
+
+
+def test_all_threads_are_accelerated_and_may_overlap(ran: Counter[str]) -> None:
+    """Eight threads enter and leave as they please, and every result is right."""
+    args = inputs()
+    wanted = sdpa(*args, is_causal=True)
+    wrong: list[object] = []
+
+    def work() -> None:
+        try:
+            for _ in range(12):
+                with accelerate():
+                    torch.testing.assert_close(sdpa(*args, is_causal=True), wanted)
+        except BaseException as error:  # noqa: BLE001
+            wrong.append(error)
+
+    with accelerate():
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+    assert ran["forward"] == 8 * 12
+
+
+def test_switching_while_others_compute_breaks_nothing() -> None:
+    args = inputs()
+    wanted = sdpa(*args, is_causal=True)
+    done, wrong = threading.Event(), []
+
+    def work() -> None:
+        try:
+            while not done.is_set():
+                torch.testing.assert_close(sdpa(*args, is_causal=True), wanted)
+        except BaseException as error:  # noqa: BLE001
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(50):
+        with accelerate():
+            sdpa(*args)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_an_acceleration_watched_sees_what_watch_sees(ran: Counter[str]) -> None:
+    class Both(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return attention(x, x, x) + sdpa(x, x, x)
+
+    model, x = Both(), torch.randn(2, 4, 9, 16)
+    plain = model(x)
+    with accelerate(), watch(model) as trace:
+        torch.testing.assert_close(model(x), plain)
+    with watch(model) as other, accelerate():
+        model(x)
+    assert [len(t.calls) for t in (trace, other)] == [1, 1]
+    assert ran["forward"] == 2
+
+
+def test_nothing_is_said_and_nothing_hangs_at_exit() -> None:
+    code = (
+        "import torch, clearhead\n"
+        "clearhead.accelerate()\n"
+        "x = torch.randn(1, 2, 5, 8, requires_grad=True)\n"
+        "torch.nn.functional.scaled_dot_product_attention(x, x, x).sum().backward()"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

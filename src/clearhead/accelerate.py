@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from types import TracebackType
 from typing import Any
@@ -133,6 +134,8 @@ class _Override:
             )
         self.theirs = get_kernel(f"aten::{FORWARD}", "CPU").call_boxed
         self.their_backward = get_kernel(f"aten::{BACKWARD}", "CPU").call_boxed
+        _keep_the_compiler_out(_Override.run)
+        _keep_the_compiler_out(_Override.run_backward)
         self.library = torch.library.Library("aten", "IMPL")
         try:
             with warnings.catch_warnings():
@@ -153,12 +156,12 @@ class _Override:
 
     def attend(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """Output (B, Hq, Tq, D) and log-sum-exp (B, Hq, Tq) from the chosen implementation."""
-        with exact(problem):
+        with _as_given(problem):
             return self.attention(problem)
 
     def attend_backward(self, problem: Problem, out: Tensor, lse: Tensor, grad_out: Tensor) -> Sequence[Tensor]:
         """Gradients of query, key and value, whose shapes they have."""
-        with exact(problem):
+        with _as_given(problem):
             return self.backward(problem, out, lse, grad_out, torch.zeros_like(lse))[:3]
 
     def run(
@@ -217,6 +220,18 @@ _in_force: list[Acceleration] = []
 _kept: deque[object] = deque(maxlen=256)
 
 
+def _keep_the_compiler_out(function: Callable[..., Any]) -> None:
+    """Let `torch.compile` run this function and all it calls as they are.
+
+    PyTorch's C++ calls our kernels, so where the compiler is at work around an attention call that it left alone, it would
+    find their Python and compile that. `torch.compiler.disable` says the same, but imports the compiler, which takes over
+    a second, and costs time on every call; this marks the code itself.
+    """
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+
+
 def _kernels(name: str) -> tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., Sequence[Tensor]]]:
     """Forward and backward of an implementation: functions of the module of its name, or of `…_backward` beside it."""
     if name == "reference":
@@ -265,6 +280,11 @@ def _problem(
     bias = mask if mask is None or mask.ndim == 4 else mask[None, None]
     plan = _plan(query.shape[2], key.shape[2], is_causal)
     return Problem(query, key, value, plan, query.shape[3] ** -0.5 if scale is None else scale, bias=bias)
+
+
+def _as_given(problem: Problem) -> AbstractContextManager[object]:
+    """No autocast inside a kernel. Switching it off takes longer than a small call, so only where it is on: in backward."""
+    return exact(problem) if torch.is_autocast_enabled("cpu") else nullcontext()
 
 
 @lru_cache(maxsize=8)

@@ -14,9 +14,8 @@ from clearhead.masks import All, Causal, Documents, Mask, Window
 Kind = Literal["forward", "backward", "decode", "window", "documents", "overhead", "observe"]
 Sees = Literal["all", "causal", "window", "documents", "causal documents"]
 
-BACKWARD = (
-    3.5  # forward is two products; backward computes the scores again and has four products more: 2.5 times forward
-)
+# Operations a pair and width. Forward has two products of two operations each; backward has five: the scores again, and four.
+FORWARD, BOTH = 4, 14
 HEADS = {4096: 8, 8192: 4, 16384: 2}  # fewer heads where one call would take seconds; 12 everywhere else
 
 
@@ -79,9 +78,9 @@ class Case:
         return sum(n * n for n in sizes) if self.sees == "documents" else sum(triangle(n) for n in sizes)
 
     @property
-    def useful_flops(self) -> float:
+    def useful_flops(self) -> int:
         """Operations that the pairs need: 2·D for the score and 2·D for the weighted value, 3.5 times that with gradients."""
-        return 4 * self.pairs * self.D * self.Hq * self.B * (BACKWARD if self.kind == "backward" else 1)
+        return (BOTH if self.kind == "backward" else FORWARD) * self.pairs * self.D * self.Hq * self.B
 
     @property
     def useful_bytes(self) -> int:

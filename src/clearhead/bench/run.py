@@ -113,7 +113,8 @@ def run_case(
     unlike = differences(case, results)
     took = {name: _once(call, clock) for name, call in ready.items()}
     rest = {c.name: c.rest for c in candidates}
-    wanted = rounds or rounds_for(sum(max(t, SAMPLE) + rest[name] for name, t in took.items()), budget)
+    a_round = sum((max(t, SAMPLE) + rest[name] for name, t in took.items()), start=0.0)
+    wanted = rounds or rounds_for(a_round, budget)
     repeats = {name: repeats_for(t) for name, t in took.items()}
     timed = interleave(
         ready, repeats, wanted, rest=rest, clock=clock, progress=lambda done: say(f"round {done} of {wanted}")

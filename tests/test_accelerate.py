@@ -243,6 +243,19 @@ def hiding(mask: Tensor | None) -> Tensor | None:
     return mask
 
 
+def test_the_operator_itself_on_no_samples_and_on_sixteen_bits(ran: Counter[str]) -> None:
+    empty, args = inputs(B=0), tuple(x.bfloat16() for x in inputs())
+    grad = torch.ones_like(args[0])
+    wanted, theirs = FORWARD(*empty), FORWARD(*args)
+    dtypes = [x.dtype for x in BACKWARD(grad, *args, *theirs, 0.0, False)]
+    with accelerate():
+        torch.testing.assert_close(FORWARD(*empty), wanted)
+        assert not ran
+        mine = FORWARD(*args)
+        assert [x.dtype for x in mine] == [x.dtype for x in theirs]
+        assert [x.dtype for x in BACKWARD(grad, *args, *mine, 0.0, False)] == dtypes
+
+
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("inside", ["forward", "backward"])
 def test_a_forward_inside_may_have_its_backward_outside_and_the_other_way_round(
@@ -329,6 +342,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "dropout, to the operator": lambda: FORWARD(q, k, v, 0.5),
     "Dv, to the operator": lambda: FORWARD(q, k, v[..., :3]),
     "three dimensions, to the operator": lambda: FORWARD(q[0], k[0], v[0]),
+    "three and four dimensions, to the operator": lambda: FORWARD(q[:, 0], k, v),
     "the mask's dtype, to the operator": lambda: FORWARD(q, k, v, attn_mask=torch.randn(5, 7).double()),
     "the mask's dimensions, to the operator": lambda: FORWARD(q, k, v, attn_mask=torch.randn(4, 5, 7)),
     "a second derivative": lambda: second_derivative(),
@@ -376,6 +390,19 @@ def test_autocast_no_grad_and_inference_mode(ran: Counter[str]) -> None:
     truth = with_truth(args, grad.bfloat16())
     for n, (mine, exact, theirs) in enumerate(zip(got[0], truth, wanted[0], strict=True)):
         assert_within_tolerance(mine, exact, theirs, gradient=n > 0)
+
+
+def test_a_backward_under_autocast_keeps_its_dtype() -> None:
+    args, grad = [x.requires_grad_() for x in inputs()], torch.randn(2, 4, 33, 16)
+
+    def gradients() -> tuple[Tensor, ...]:
+        out = sdpa(*args)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return torch.autograd.grad(out, args, grad)
+
+    wanted = gradients()
+    with accelerate():
+        torch.testing.assert_close(gradients(), wanted)
 
 
 def with_truth(args: list[Tensor], grad: Tensor) -> list[Tensor]:

@@ -498,6 +498,7 @@ def test_undone_it_is_as_if_it_had_never_been() -> None:
         assert torch.equal(x, y)
 
 
+@pytest.mark.tiny
 def test_a_switch_without_a_block(ran: Counter[str]) -> None:
     handle = accelerate()
     assert repr(handle) == f"<accelerate(impl={handle.impl!r}), in force>"

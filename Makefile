@@ -29,7 +29,7 @@ unit: .venv/dev
 	$(BIN)/python -m pytest
 
 bench: .venv/user ## speed and memory against PyTorch's own attention, on this machine
-	$(BIN)/python benchmarks/operation.py
+	$(BIN)/clearhead bench --quick
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/cold_start.py
 

@@ -49,7 +49,8 @@ def test_every_candidate_is_asked_the_same_question(case):
     inputs = Inputs(case)
     want = candidates.sdpa(case, inputs)()
     assert want.shape == (1, case.Hq, case.Tq, case.D)
-    for build in (candidates.clearhead().build, candidates.observing().build, candidates.math):
+    ours = (candidates.clearhead(), candidates.observing(), candidates.observing("tiled", light=True))
+    for build in (*(candidate.build for candidate in ours), candidates.math):
         torch.testing.assert_close(build(case, inputs)(), want)
     if case.sees != "all":
         i, j = torch.arange(case.Tq)[:, None], torch.arange(case.T)
@@ -149,6 +150,14 @@ def test_cases_are_selected_by_a_part_of_their_name():
 
 def test_observing_is_compared_with_not_observing():
     names = [c.name for c in candidates_for(Case("observe", torch.float32, 8, 1, 4), ["tiled"])]
-    assert names == ["SDPA", "clearhead", "clearhead tiled", "observe", "observe tiled"]
+    assert names == [
+        "SDPA",
+        "clearhead",
+        "clearhead tiled",
+        "observe",
+        "observe light",
+        "observe tiled",
+        "observe light tiled",
+    ]
     names = [c.name for c in candidates_for(Case("forward", torch.float32, 8, 1, 4))]
     assert names == ["SDPA", "clearhead", "math", "flex", "onnxruntime", "openvino"]

@@ -29,7 +29,7 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def taking(self, seconds: float, name: str = "SDPA", spoil=lambda out: out) -> Candidate:
+    def taking(self, seconds: float, name: str = "SDPA", spoil=lambda out: out, unobserved=None) -> Candidate:
         """A candidate that computes what SDPA does, in a time of the test's choosing."""
 
         def build(case: Case, inputs: Inputs):
@@ -41,7 +41,7 @@ class Clock:
 
             return call
 
-        return Candidate(name, build)
+        return Candidate(name, build, unobserved=unobserved)
 
 
 def rows(result: Result) -> dict[str, Row]:
@@ -73,7 +73,8 @@ def test_observing_is_held_against_the_same_attention_unobserved():
     clock = Clock()
     case = Case("observe", torch.float32, 20, 2, 8)
     who = [clock.taking(1.0), clock.taking(2.0, "clearhead"), clock.taking(4.0, "clearhead tiled")]
-    who += [clock.taking(3.0, "observe"), clock.taking(5.0, "observe tiled")]
+    who += [clock.taking(3.0, "observe", unobserved="clearhead")]
+    who += [clock.taking(5.0, "observe tiled", unobserved="clearhead tiled")]
     found = rows(run_case(case, who, MACHINE, clock=clock))
     assert found["observe"].cost == Spread(1.5, 1.5, 1.5)
     assert found["observe tiled"].cost == Spread(1.25, 1.25, 1.25)
@@ -192,7 +193,9 @@ def test_an_interrupted_case_has_the_rounds_that_are_whole():
 
 def measured(case: Case, names=("SDPA", "clearhead")) -> Result:
     clock = Clock()
-    return run_case(case, [clock.taking(1.0 + n, name) for n, name in enumerate(names)], MACHINE, clock=clock)
+    beside = {"observe": "clearhead"}
+    who = [clock.taking(1.0 + n, name, unobserved=beside.get(name)) for n, name in enumerate(names)]
+    return run_case(case, who, MACHINE, clock=clock)
 
 
 def test_lines_name_units():
@@ -213,7 +216,7 @@ def test_lines_name_units():
 def test_the_document_holds_every_number_and_every_key_is_documented():
     clock = Clock()
     case = Case("observe", torch.float32, 20, 2, 8)
-    who = [clock.taking(1.0), clock.taking(3.0, "clearhead"), clock.taking(4.0, "observe")]
+    who = [clock.taking(1.0), clock.taking(3.0, "clearhead"), clock.taking(4.0, "observe", unobserved="clearhead")]
     document = as_document(MACHINE, [run_case(case, who, MACHINE, clock=clock)], complete=True)
     document = json.loads(json.dumps(document, allow_nan=False))
     assert (document["schema"], document["complete"]) == (1, True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from clearhead import attention, observe
+from clearhead import Observables, attention, observe
 from clearhead.bench.cases import Case, Inputs, document_ids
 
 Forward = Callable[[], Tensor]
@@ -33,6 +33,7 @@ class Candidate:
     name: str
     build: Callable[[Case, Inputs], Forward]
     impl: str | None = None  # for clearhead: the implementation asked for
+    unobserved: str | None = None  # for an observing one: who computes the same and looks at nothing
     rest: float = 0.0  # seconds to wait before its samples, until torch's own threads have stopped spinning
     compiles: bool = False  # takes seconds to get ready: left out of a quick run
 
@@ -47,14 +48,16 @@ def clearhead(impl: str = "auto") -> Candidate:
     return Candidate("clearhead" if impl == "auto" else f"clearhead {impl}", build, impl=impl)
 
 
-def observing(impl: str = "auto") -> Candidate:
-    """Our own attention that also measures the default observables."""
+def observing(impl: str = "auto", *, light: bool = False) -> Candidate:
+    """Our own attention that also measures the default observables, or with `light` only what costs nothing beside it."""
+    observables = Observables.light() if light else Observables()
 
     def build(case: Case, inputs: Inputs) -> Forward:
-        mask = case.mask
-        return lambda: observe(inputs.query, inputs.key, inputs.value, mask=mask, impl=impl).output
+        q, k, v, mask = inputs.query, inputs.key, inputs.value, case.mask
+        return lambda: observe(q, k, v, observables=observables, mask=mask, impl=impl).output
 
-    return Candidate("observe" if impl == "auto" else f"observe {impl}", build, impl=impl)
+    name = ("observe light" if light else "observe") + ("" if impl == "auto" else f" {impl}")
+    return Candidate(name, build, impl=impl, unobserved=clearhead(impl).name)
 
 
 def sdpa(case: Case, inputs: Inputs) -> Forward:

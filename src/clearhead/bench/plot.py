@@ -10,7 +10,13 @@ from clearhead.bench.cases import Case
 from clearhead.bench.run import Result
 from clearhead.errors import InputError
 
-COLOURS = {"SDPA": "#777777", "clearhead": "#0072b2", "observe": "#56b4e9", "math": "#e69f00", "flex": "#009e73"} | {
+COLOURS = {
+    "SDPA": "#777777",
+    "clearhead": "#0072b2",
+    "observe": "#56b4e9",
+    "observe light": "#f0e442",
+    "math": "#e69f00",
+    "flex": "#009e73",
     "onnxruntime": "#cc79a7",
     "openvino": "#d55e00",
 }

@@ -71,7 +71,9 @@ def candidates_for(case: Case, impls: Sequence[str] = ()) -> list[Candidate]:
     """SDPA first, then ours, then the rest; what observing costs is asked of ourselves alone."""
     ours = ["auto", *impls]
     attending = [SDPA, *map(have.clearhead, ours)]
-    return [*attending, *map(have.observing, ours)] if case.kind == "observe" else [*attending, *OTHERS]
+    if case.kind != "observe":
+        return [*attending, *OTHERS]
+    return [*attending, *(have.observing(impl, light=light) for impl in ours for light in (False, True))]
 
 
 def run_case(
@@ -189,7 +191,7 @@ def _row(
     gbs = case.useful_bytes / typical.median / 1e9 if case.limit == "read" else None
     share = gflops / machine.fma_gflops if gbs is None else gbs / machine.read_gbs
     base = timed.seconds.get(SDPA.name)
-    unobserved = timed.seconds.get(name.replace("observe", "clearhead")) if name.startswith("observe") else None
+    unobserved = timed.seconds.get(candidate.unobserved or "")
     return Row(
         name,
         "measured" if unlike is None else "differs",

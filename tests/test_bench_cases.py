@@ -97,11 +97,18 @@ def test_who_has_no_gradients_says_so(monkeypatch):
 
 def test_the_math_path_is_left_out_where_its_weights_would_not_fit(monkeypatch):
     case = Case("forward", torch.float16, 21, 2, 8)
-    monkeypatch.setattr(candidates, "WHOLE_PATTERN", 4 * 2 * 21 * 21)
+    monkeypatch.setattr(candidates, "WHOLE", 4 * 2 * 21 * 21)
     candidates.math(case, Inputs(case))
-    monkeypatch.setattr(candidates, "WHOLE_PATTERN", 4 * 2 * 21 * 21 - 1)
+    monkeypatch.setattr(candidates, "WHOLE", 4 * 2 * 21 * 21 - 1)
     with pytest.raises(Unavailable, match="weights would take"):
         candidates.math(case, Inputs(case))
+
+
+def test_openvino_is_left_out_where_its_mask_would_not_fit(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr(candidates, "WHOLE", 4 * 21 * 21 - 1)
+    with pytest.raises(Unavailable, match="its causal mask would take"):
+        engines.openvino(SMALL[1], Inputs(SMALL[1]))
 
 
 def test_inputs_are_the_same_every_time_and_in_float64():

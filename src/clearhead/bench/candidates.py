@@ -19,7 +19,7 @@ from clearhead import Observables, attention, observe
 from clearhead.bench.cases import Case, Inputs, document_ids
 
 Forward = Callable[[], Tensor]
-WHOLE_PATTERN = 1_000_000_000  # bytes of float32 T×T weights up to which the math path is run
+WHOLE = 1_000_000_000  # bytes of whole T×T matrices up to which a candidate that forms them is run
 
 
 class Unavailable(Exception):  # noqa: N818 - it is an answer, not a mistake
@@ -60,6 +60,13 @@ def observing(impl: str = "auto", *, light: bool = False) -> Candidate:
     return Candidate(name, build, impl=impl, unobserved=clearhead(impl).name)
 
 
+def need_room(case: Case, count: int, what: str) -> None:
+    """Raise `Unavailable` where `count` float32 matrices (Tq, T) would take more memory than is asked of anybody's machine."""
+    whole = 4 * count * case.Tq * case.T
+    if whole > WHOLE:
+        raise Unavailable(f"its {what} would take {whole / 1e9:.1f} GB")
+
+
 def sdpa(case: Case, inputs: Inputs) -> Forward:
     """PyTorch's `scaled_dot_product_attention`, with a bool mask where it has no better word for what is seen."""
     visible, causal = inputs.visible, case.sees == "causal"
@@ -70,9 +77,7 @@ def sdpa(case: Case, inputs: Inputs) -> Forward:
 
 def math(case: Case, inputs: Inputs) -> Forward:
     """The same, held to PyTorch's plain path, which forms the T×T weights."""
-    whole = 4 * case.B * case.Hq * case.Tq * case.T
-    if whole > WHOLE_PATTERN:
-        raise Unavailable(f"its T×T weights would take {whole / 1e9:.1f} GB")
+    need_room(case, case.B * case.Hq, "T×T weights")
     run = sdpa(case, inputs)
 
     def call() -> Tensor:

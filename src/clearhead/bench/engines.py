@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.bench.candidates import Candidate, Forward, Unavailable
+from clearhead.bench.candidates import Candidate, Forward, Unavailable, need_room
 from clearhead.bench.cases import Case, Inputs
 
 REST = 0.005  # seconds: PyTorch's idle threads spin for some milliseconds on the cores that these engines want
@@ -50,6 +50,8 @@ def openvino(case: Case, inputs: Inputs) -> Forward:
     """A model of one `ScaledDotProductAttention` operator, computing in the dtype of its inputs where the CPU can."""
     _need("openvino")
     _need_forward(case)
+    if case.sees == "causal":
+        need_room(case, 1, "causal mask")  # made with the model, from several matrices of this size
     import openvino as ov  # type: ignore[import-not-found,unused-ignore]
     from openvino import opset13  # type: ignore[import-not-found,unused-ignore]
 

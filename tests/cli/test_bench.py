@@ -157,8 +157,8 @@ def test_a_terminal_is_told_how_far_it_is_and_a_pipe_is_not(bench, monkeypatch):
 BAD = [
     (("--case", "banana"), "--case banana: no case has that in its name; there are forward, decode"),
     (("--quick", "--case", "T=64"), "--case T=64: no quick case has that in its name; there are forward, decode"),
-    (("--impl", "fast"), "--impl fast: expected tiled"),
-    (("--impl", "reference"), "--impl reference: expected tiled"),
+    (("--impl", "fast"), "--impl fast: expected "),
+    (("--impl", "reference"), "--impl reference: expected "),
     (("--threads", "0"), "Invalid value for '--threads'"),
     (("--threads", "100000"), "--threads 100000: this machine has"),
     (("--rounds", "0"), "Invalid value for '--rounds'"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import hypothesis
@@ -12,6 +14,11 @@ import torch
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=25, database=None)
 hypothesis.settings.register_profile("long", deadline=None, max_examples=400)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_sessionstart() -> None:
+    """Compile the CPU kernels before any test, in a process of its own: here jaxtyping rewrites what Numba would compile."""
+    subprocess.run([sys.executable, "-m", "clearhead.kernels.cpu.build"], check=True, stdout=subprocess.DEVNULL)
 
 
 @pytest.fixture(autouse=True)

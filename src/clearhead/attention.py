@@ -77,7 +77,7 @@ def attention(
     watcher = None if torch.compiler.is_compiling() else observer.get()
     if watcher is not None:
         return watcher(lambda observables: _observe(call, observables, impl))
-    return call.shaped(_attend(call, select.choose(impl))[0])
+    return call.shaped(_attend(call, select.choose(impl, call.problem))[0])
 
 
 def observe(
@@ -128,7 +128,7 @@ def explain(
     """Which implementation `attention` would use for these arguments, and why each other one not; computes nothing.
 
     >>> print(explain(torch.zeros(1, 8, 4), torch.zeros(1, 8, 4), torch.zeros(1, 8, 4)).splitlines()[1][:15])
-    tiled      runs
+    cpu        runs
     """
     call = _prepare(query, key, value, mask, bias, scale, softcap, sinks)
     p = call.problem
@@ -137,7 +137,7 @@ def explain(
         f"attention on {p.query.device}, {str(p.query.dtype).removeprefix('torch.')}: "
         f"B={B} Hq={Hq} Hk={p.key.shape[1]} Tq={Tq} Tk={p.key.shape[2]} D={D} Dv={p.value.shape[3]}, mask {call.mask!r}"
     )
-    return head + "\n" + select.table(select.choose(impl), impl)
+    return head + "\n" + select.table(select.choose(impl, p), impl, p)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +162,7 @@ def _attend(call: _Call, name: str) -> tuple[Tensor, Tensor]:
     if name == "reference":
         out, pattern = _by_definition(call)
         return out, pattern.lse
-    return ops.run(call.problem)
+    return ops.run(call.problem, name)
 
 
 def _by_definition(call: _Call) -> tuple[Tensor, reference.Pattern]:
@@ -188,7 +188,7 @@ def _pattern(call: _Call, p: Problem) -> reference.Pattern:
 
 
 def _observe(call: _Call, observables: Observables, impl: str) -> Observation:
-    name = select.choose(impl)
+    name = select.choose(impl, call.problem)
     offset = call.sizes.Tk - call.sizes.Tq
     padded = call.mask.padded(call.sizes)
     _check_observables(observables, call.sizes)
@@ -199,7 +199,7 @@ def _observe(call: _Call, observables: Observables, impl: str) -> Observation:
             found = reference.observe(pattern, observables, offset=offset, padded=padded, sinks=p.sinks)
         found["lse"] = found["lse"].detach()
     else:
-        output, found = ops.run_observed(call.problem, observables, offset, padded)
+        output, found = ops.run_observed(call.problem, observables, offset, padded, name)
     return Observation({"output": call.shaped(output), **found}, offset, padded)
 
 

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.kernels import tiled, tiled_backward, tiled_observe
-from clearhead.kernels.problem import Problem, exact
-from clearhead.kernels.tiled_backward import Gradients
+from clearhead.kernels import select, tiled_backward
+from clearhead.kernels.problem import Gradients, Problem, exact
 from clearhead.masks import Plan
 from clearhead.observables import Observables
 
@@ -82,11 +81,12 @@ def attention_op(
     sinks: Tensor | None,
     scale: float,
     softcap: float | None,
+    impl: str,
 ) -> tuple[Tensor, Tensor]:
-    """Output (B, Hq, Tq, Dv) and log-sum-exp (B, Hq, Tq)."""
+    """Output (B, Hq, Tq, Dv) and log-sum-exp (B, Hq, Tq), by the named implementation."""
     problem = _problem(query, key, value, lo, hi, query_labels, key_labels, dense, bias, slopes, sinks, scale, softcap)
     with exact(problem):
-        return tiled.attention(problem)
+        return select.kernels(impl).attention(problem)
 
 
 @torch.library.register_fake("clearhead::attention")
@@ -110,15 +110,20 @@ def attention_backward_op(
     sinks: Tensor | None,
     scale: float,
     softcap: float | None,
+    impl: str,
     out: Tensor,
     lse: Tensor,
     grad_out: Tensor,
     grad_lse: Tensor,
+    with_bias: bool,
 ) -> list[Tensor]:
-    """Gradients of query, key, value, bias, sinks, each in its input's dtype; an empty tensor where there is no input."""
+    """Gradients of query, key, value, bias, sinks, each in its input's dtype; an empty tensor where there is no input.
+
+    The bias's is only computed `with_bias`, else it is empty too.
+    """
     problem = _problem(query, key, value, lo, hi, query_labels, key_labels, dense, bias, slopes, sinks, scale, softcap)
     with exact(problem):
-        found = tiled_backward.backward(problem, out, lse, grad_out, grad_lse)
+        found = select.kernels(impl).backward(problem, out, lse, grad_out, grad_lse, with_bias)
     return [
         query.new_empty(0) if x is None or g is None else g.to(x.dtype)
         for x, g in zip((query, key, value, bias, sinks), found, strict=True)
@@ -126,28 +131,29 @@ def attention_backward_op(
 
 
 @torch.library.register_fake("clearhead::attention_backward")
-def _(query, key, value, _lo, _hi, _ql, _kl, _dense, bias, _slopes, sinks, *_):  # type: ignore[no-untyped-def]
+def _(query, key, value, _lo, _hi, _ql, _kl, _dense, bias, _slopes, sinks, *rest):  # type: ignore[no-untyped-def]
+    wanted = (query, key, value, bias if rest[-1] else None, sinks)
     return [
-        query.new_empty(0) if x is None else torch.empty_like(x, memory_format=torch.contiguous_format)
-        for x in (query, key, value, bias, sinks)
+        query.new_empty(0) if x is None else torch.empty_like(x, memory_format=torch.contiguous_format) for x in wanted
     ]
 
 
-INPUTS = 13  # arguments of attention_op
+INPUTS = 14  # arguments of attention_op
 BIAS, SINKS = 8, 10  # where bias and sinks stand among them
 LABELS, PER_HEAD = (5, 6), (9, SINKS)  # arguments whose batch is their second dimension; arguments (Hq,)
 
 
 def _keep(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    """Save what the backward needs: every tensor argument and both results; numbers are kept as they are."""
-    ctx.numbers = inputs[11:13]
+    """Save what the backward needs: every tensor argument and both results; the others are kept as they are."""
+    ctx.others = inputs[11:INPUTS]
     ctx.save_for_backward(*inputs[:11], *output)
     ctx.set_materialize_grads(True)
 
 
 def _backward(ctx, grad_out: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
     *tensors, out, lse = ctx.saved_tensors
-    grads = attention_backward_op(*tensors, *ctx.numbers, out, lse, grad_out, grad_lse)
+    with_bias = ctx.needs_input_grad[BIAS]
+    grads = attention_backward_op(*tensors, *ctx.others, out, lse, grad_out, grad_lse, with_bias)
     return _arranged(grads, tensors, INPUTS)
 
 
@@ -158,7 +164,8 @@ def _arranged(
     places: list[Tensor | None] = [None] * count
     places[:3] = grads[:3]
     for at, grad in ((BIAS, grads[3]), (SINKS, grads[4])):
-        places[at] = None if tensors[at] is None else grad
+        x = tensors[at]
+        places[at] = None if x is None or grad is None or grad.shape != x.shape else grad
     return tuple(places)
 
 
@@ -166,15 +173,15 @@ torch.library.register_autograd("clearhead::attention", _backward, setup_context
 
 
 def _keep_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]  # noqa: ARG001
-    ctx.numbers = inputs[11:13]
-    ctx.save_for_backward(*inputs[:11], *inputs[INPUTS:])
+    ctx.others = inputs[11:13]
+    ctx.save_for_backward(*inputs[:11], *inputs[INPUTS:-1])
 
 
 def _double_backward(ctx, incoming: list[Tensor]) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
     *tensors, out, lse, grad_out, grad_lse = ctx.saved_tensors
-    problem = _problem(*tensors, *ctx.numbers)
+    problem = _problem(*tensors, *ctx.others)
     arriving = [
-        None if x is None or g is None else g.to(problem.dtype)
+        None if x is None or g is None or g.shape != x.shape else g.to(problem.dtype)
         for x, g in zip((*tensors[:3], tensors[BIAS], tensors[SINKS]), incoming, strict=True)
     ]
     with exact(problem):
@@ -191,7 +198,7 @@ def _double_backward(ctx, incoming: list[Tensor]) -> tuple[Tensor | None, ...]: 
         for x, g in zip((*tensors[:3], tensors[BIAS], tensors[SINKS]), totals, strict=True)
     ]
     tail = (d_out.to(out.dtype), d_lse, d_grad_out.to(grad_out.dtype), d_grad_lse)
-    return _arranged(grads, tensors, INPUTS) + tail
+    return (*_arranged(grads, tensors, INPUTS), *tail, None)
 
 
 torch.library.register_autograd("clearhead::attention_backward", _double_backward, setup_context=_keep_backward)
@@ -237,8 +244,8 @@ def _(info, in_dims, *args):  # type: ignore[no-untyped-def]
     return _looped(attention_backward_op, info, in_dims, args), [0] * 5
 
 
-def run(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp of a problem, through the operator."""
+def run(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp of a problem by the named implementation, through the operator."""
     plan = problem.plan
     found: tuple[Tensor, Tensor] = attention_op(
         problem.query,
@@ -254,17 +261,18 @@ def run(problem: Problem) -> tuple[Tensor, Tensor]:
         problem.sinks,
         problem.scale,
         problem.softcap,
+        impl,
     )
     return found
 
 
 def run_observed(
-    problem: Problem, observables: Observables, offset: int, padded: Tensor | None
+    problem: Problem, observables: Observables, offset: int, padded: Tensor | None, impl: str
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Output (with gradients) and everything measured (without), by the names of `Observation`."""
     found: dict[str, Tensor] = {}
     inputs = (problem.query, problem.key, problem.value, problem.bias, problem.sinks)
-    output, lse = _Observed.apply(*inputs, problem, observables, offset, padded, found)
+    output, lse = _Observed.apply(*inputs, problem, observables, offset, padded, impl, found)
     return output, {"lse": lse.detach()} | found
 
 
@@ -272,12 +280,12 @@ class _Observed(torch.autograd.Function):
     """The observing pass, with the backward of `attention_op`: looking changes no gradient, of any order."""
 
     @staticmethod
-    def forward(ctx, query, key, value, bias, sinks, problem, observables, offset, padded, found):  # type: ignore[no-untyped-def]
+    def forward(ctx, query, key, value, bias, sinks, problem, observables, offset, padded, impl, found):  # type: ignore[no-untyped-def]
         with exact(problem):
-            output, measured = tiled_observe.observe(problem, observables, offset, padded)
+            output, measured = select.kernels(impl).observe(problem, observables, offset, padded)
         lse = measured.pop("lse")
         found.update(measured)
-        ctx.problem = problem
+        ctx.problem, ctx.impl = problem, impl
         ctx.save_for_backward(query, key, value, bias, sinks, output, lse)
         return output, lse
 
@@ -287,7 +295,7 @@ class _Observed(torch.autograd.Function):
         p = ctx.problem
         grads = attention_backward_op(
             query, key, value, p.plan.lo, p.plan.hi, p.plan.query_labels, p.plan.key_labels, p.plan.dense, bias, p.slopes,
-            sinks, p.scale, p.softcap, output, lse, grad_out, grad_lse,
+            sinks, p.scale, p.softcap, ctx.impl, output, lse, grad_out, grad_lse, ctx.needs_input_grad[3],
         )  # fmt: skip
-        d_bias, d_sinks = (None if x is None else g for x, g in zip((bias, sinks), grads[3:], strict=True))
-        return (*grads[:3], d_bias, d_sinks, None, None, None, None, None)
+        d_bias = grads[3] if ctx.needs_input_grad[3] else None
+        return (*grads[:3], d_bias, None if sinks is None else grads[4], *(None,) * 6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,6 +51,16 @@ class Problem:
             slopes=cast(self.slopes),
             sinks=cast(self.sinks),
         )
+
+
+class Gradients(NamedTuple):
+    """In the compute dtype; None where the call had no such input."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    bias: Tensor | None
+    sinks: Tensor | None
 
 
 def tighten(plan: Plan) -> Plan:

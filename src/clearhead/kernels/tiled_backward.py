@@ -11,25 +11,14 @@ backward lets autograd differentiate one tile at a time.
 from __future__ import annotations
 
 from itertools import chain
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from clearhead.kernels import tiled
-from clearhead.kernels.problem import Problem
+from clearhead.kernels.problem import Gradients, Problem
 from clearhead.kernels.tiled import Tile, add_query_rows, careful, key_rows, query_rows, seen_product
-
-
-class Gradients(NamedTuple):
-    """In the compute dtype; None where the call had no such input."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    bias: Tensor | None
-    sinks: Tensor | None
 
 
 def tile_gradients(
@@ -65,12 +54,16 @@ def tile_gradients(
     ]
 
 
-def backward(problem: Problem, out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor) -> Gradients:
-    """Gradients of every input. Tiles are added in a fixed order, so the bits are the same every time."""
+def backward(
+    problem: Problem, out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor, with_bias: bool = True
+) -> Gradients:
+    """Gradients of every input, the bias's only `with_bias`. Tiles are added in a fixed order: the same bits every time."""
     p, out, grad_out = _ready(problem, out, grad_out)
     c = grad_lse - (grad_out * out).sum(-1)
     finite = tiled.all_finite(p.query, p.key, p.value, grad_out)
     totals = _zeros(p)
+    if not with_bias:
+        totals = totals._replace(bias=None)
     for s in chain.from_iterable(tiled.row_blocks(p)):
         parts = tile_gradients(p, s, *_tile_inputs(p, s, lse, grad_out, c), finite)
         _add(p, s, totals, parts)
@@ -153,8 +146,9 @@ def _tile_cotangents(p: Problem, s: Tile, incoming: Gradients) -> list[Tensor]:
         key_rows(incoming.key, s),
         key_rows(incoming.value, s),
     ]
-    if p.bias is not None and incoming.bias is not None:
-        part = tiled.block(incoming.bias, p, s)
+    if p.bias is not None:
+        bias = torch.zeros_like(p.bias) if incoming.bias is None else incoming.bias
+        part = tiled.block(bias, p, s)
         rows, keys = s.i1 - s.i0, s.j1 - s.j0
         whole = part.expand(s.b1 - s.b0, (s.h1 - s.h0) * p.groups, rows, keys)
         found.append(whole.reshape(s.batch_heads, p.groups * rows, keys))

@@ -156,7 +156,8 @@ def test_cases_are_selected_by_a_part_of_their_name():
 
 
 def test_observing_is_compared_with_not_observing():
-    names = [c.name for c in candidates_for(Case("observe", torch.float32, 8, 1, 4), ["tiled"])]
+    found = candidates_for(Case("observe", torch.float32, 8, 1, 4), ["tiled"])
+    names = [c.name for c in found]
     assert names == [
         "SDPA",
         "clearhead",
@@ -166,5 +167,6 @@ def test_observing_is_compared_with_not_observing():
         "observe tiled",
         "observe light tiled",
     ]
+    assert [c.unobserved for c in found[3:]] == ["clearhead", "clearhead", "clearhead tiled", "clearhead tiled"]
     names = [c.name for c in candidates_for(Case("forward", torch.float32, 8, 1, 4))]
     assert names == ["SDPA", "clearhead", "math", "flex", "onnxruntime", "openvino"]

@@ -114,13 +114,33 @@ def test_a_limit_is_the_best_of_its_tries(monkeypatch):
 def test_limits_are_measured_with_one_and_with_all_threads(monkeypatch):
     import torch
 
-    monkeypatch.setattr(machine, "fma_peak", lambda clock: 100.0 * torch.get_num_threads())
-    monkeypatch.setattr(machine, "read_bandwidth", lambda clock: 10.0 + torch.get_num_threads())
+    monkeypatch.setattr(machine, "fma_peak", lambda clock, tries=0: 100.0 * torch.get_num_threads())
+    monkeypatch.setattr(machine, "read_bandwidth", lambda clock, tries=0: 10.0 + torch.get_num_threads())
     torch.set_num_threads(2)
     found = machine.measure_machine()
     assert (found.fma_gflops_one, found.fma_gflops, found.read_gbs_one, found.read_gbs) == (100.0, 200.0, 11.0, 12.0)
     assert torch.get_num_threads() == found.threads == 2
     assert found.cpu
+
+
+def test_limits_only_rise_when_they_are_measured_again(monkeypatch):
+    first = machine.Machine("a CPU", 2, 2, "AVX2", 50.0, 100.0, 10.0, 20.0)
+    monkeypatch.setattr(machine, "fma_peak", lambda clock, tries: 90.0)
+    monkeypatch.setattr(machine, "read_bandwidth", lambda clock, tries: 30.0)
+    again = machine.measure_again(first)
+    assert (again.fma_gflops, again.read_gbs) == (100.0, 30.0)
+    assert (again.fma_gflops_one, again.read_gbs_one, again.cpu) == (50.0, 10.0, "a CPU")
+
+
+def test_all_threads_are_never_said_to_do_less_than_one(monkeypatch):
+    """As it would look while somebody else keeps the other cores busy."""
+    import torch
+
+    monkeypatch.setattr(machine, "fma_peak", lambda clock: 100.0 / torch.get_num_threads())
+    monkeypatch.setattr(machine, "read_bandwidth", lambda clock: 10.0 / torch.get_num_threads())
+    torch.set_num_threads(2)
+    found = machine.measure_machine()
+    assert (found.fma_gflops, found.read_gbs) == (100.0, 10.0)
 
 
 def test_threads_are_put_back_after_an_error():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from clearhead.bench.document import as_document
 from clearhead.bench.machine import Machine
 from clearhead.bench.measure import Spread
 from clearhead.bench.plot import families, picture
-from clearhead.bench.report import machine_lines, result_lines
-from clearhead.bench.run import SDPA, Result, Row, candidates_for, differences, run_case
+from clearhead.bench.report import machine_lines, result_lines, risen_lines
+from clearhead.bench.run import SDPA, Result, Row, candidates_for, differences, limit_percent, run_case
 
 MACHINE = Machine("a CPU", 4, 2, "AVX2", 50.0, 100.0, 10.0, 20.0)
 CASE = Case("forward", torch.float32, 20, 2, 8)
@@ -50,13 +51,13 @@ def rows(result: Result) -> dict[str, Row]:
 
 def test_a_row_holds_time_speed_share_of_the_limit_and_ratio():
     clock = Clock()
-    result = run_case(CASE, [clock.taking(0.25), clock.taking(0.5, "half")], MACHINE, clock=clock)
+    result = run_case(CASE, [clock.taking(0.25), clock.taking(0.5, "half")], clock=clock)
     row = rows(result)["half"]
     assert (row.status, row.reason, row.calls, result.rounds) == ("measured", None, 1, 21)
     assert row.ms == Spread(500.0, 500.0, 500.0)
     assert row.gflops == CASE.useful_flops / 0.5 / 1e9
     assert row.gbs is None
-    assert row.limit_percent == pytest.approx(100 * row.gflops / 100.0)
+    assert limit_percent(row, MACHINE) == pytest.approx(100 * row.gflops / 100.0)
     assert row.ratio == Spread(0.5, 0.5, 0.5)
     assert rows(result)["SDPA"].ratio == Spread(1.0, 1.0, 1.0)
 
@@ -64,9 +65,9 @@ def test_a_row_holds_time_speed_share_of_the_limit_and_ratio():
 def test_decoding_is_held_against_reading_memory():
     clock = Clock()
     case = Case("decode", torch.float16, 20, 4, 8, Hk=2, sees="all")
-    row = rows(run_case(case, [clock.taking(0.25)], MACHINE, clock=clock))["SDPA"]
+    row = rows(run_case(case, [clock.taking(0.25)], clock=clock))["SDPA"]
     assert row.gbs == case.useful_bytes / 0.25 / 1e9
-    assert row.limit_percent == pytest.approx(100 * row.gbs / 20.0)
+    assert limit_percent(row, MACHINE) == pytest.approx(100 * row.gbs / 20.0)
 
 
 def test_observing_is_held_against_the_same_attention_unobserved():
@@ -75,7 +76,7 @@ def test_observing_is_held_against_the_same_attention_unobserved():
     who = [clock.taking(1.0), clock.taking(2.0, "clearhead"), clock.taking(4.0, "clearhead tiled")]
     who += [clock.taking(3.0, "observe", unobserved="clearhead")]
     who += [clock.taking(5.0, "observe tiled", unobserved="clearhead tiled")]
-    found = rows(run_case(case, who, MACHINE, clock=clock))
+    found = rows(run_case(case, who, clock=clock))
     assert found["observe"].cost == Spread(1.5, 1.5, 1.5)
     assert found["observe tiled"].cost == Spread(1.25, 1.25, 1.25)
     assert found["clearhead"].cost is None
@@ -84,7 +85,7 @@ def test_observing_is_held_against_the_same_attention_unobserved():
 def test_the_number_of_rounds_is_what_was_asked_for_or_what_fits():
     def count(**how) -> tuple[int, bool]:
         clock = Clock()
-        result = run_case(CASE, [clock.taking(2.0)], MACHINE, clock=clock, **how)
+        result = run_case(CASE, [clock.taking(2.0)], clock=clock, **how)
         return result.rounds, result.slow
 
     assert count(rounds=2) == (2, False)
@@ -104,13 +105,13 @@ def test_the_number_of_rounds_is_what_was_asked_for_or_what_fits():
 )
 def test_a_different_result_gets_no_ratio(spoil, reason):
     clock = Clock()
-    result = run_case(CASE, [clock.taking(1.0), clock.taking(0.1, "wrong", spoil)], MACHINE, clock=clock)
+    result = run_case(CASE, [clock.taking(1.0), clock.taking(0.1, "wrong", spoil)], clock=clock)
     row = rows(result)["wrong"]
     assert (row.status, row.ratio) == ("differs", None)
     assert row.reason is not None
     assert row.reason.startswith(reason)
     assert row.ms is not None
-    assert "not compared: output" in "\n".join(result_lines(result))
+    assert "not compared: output" in "\n".join(result_lines(result, MACHINE))
 
 
 def test_gradients_are_compared_too():
@@ -128,7 +129,7 @@ def test_gradients_are_compared_too():
     clock = Clock()
     case = Case("backward", torch.float32, 20, 2, 8)
     who = [clock.taking(1.0), clock.taking(1.0, "half", Crooked.apply), candidates.clearhead()]
-    found = rows(run_case(case, who, MACHINE, rounds=1))
+    found = rows(run_case(case, who, rounds=1))
     assert found["half"].status == "differs"
     assert "gradient of query is off by" in str(found["half"].reason)
     assert found["clearhead"].status == "measured"
@@ -144,7 +145,7 @@ def test_ours_and_the_math_path_are_not_called_different(dtype):
 
 def test_without_sdpa_nothing_is_compared():
     clock = Clock()
-    found = rows(run_case(CASE, [clock.taking(1.0, "alone")], MACHINE, clock=clock))
+    found = rows(run_case(CASE, [clock.taking(1.0, "alone")], clock=clock))
     assert (found["alone"].status, found["alone"].ratio) == ("measured", None)
 
 
@@ -161,18 +162,18 @@ def test_who_cannot_run_is_skipped_with_the_reason_and_the_others_go_on():
     clock = Clock()
     who = [clock.taking(1.0), Candidate("cannot", cannot), Candidate("breaks", breaks)]
     who.append(Candidate("slow to start", breaks, compiles=True))
-    result = run_case(CASE, who, MACHINE, clock=clock, quick=True)
+    result = run_case(CASE, who, clock=clock, quick=True)
     found = rows(result)
     assert found["SDPA"].status == "measured"
     assert found["cannot"] == Row("cannot", "skipped", "has not got it")
     assert found["breaks"] == Row("breaks", "skipped", "RuntimeError: no such luck")
     assert found["slow to start"].reason == "takes seconds to compile: not in a quick run"
-    assert "  cannot             skipped: has not got it" in result_lines(result)
+    assert "  cannot             skipped: has not got it" in result_lines(result, MACHINE)
 
 
 def test_an_implementation_that_is_asked_for_by_name_never_falls_back():
     who = [SDPA, candidates.clearhead("no such")]
-    found = rows(run_case(CASE, who, MACHINE, rounds=1))
+    found = rows(run_case(CASE, who, rounds=1))
     assert found["clearhead no such"].status == "skipped"
     assert "ArgumentError" in str(found["clearhead no such"].reason)
 
@@ -186,38 +187,45 @@ def test_an_interrupted_case_has_the_rounds_that_are_whole():
             raise KeyboardInterrupt
         return out
 
-    result = run_case(CASE, [clock.taking(1.0), clock.taking(2.0, "B", stop)], MACHINE, clock=clock)
+    result = run_case(CASE, [clock.taking(1.0), clock.taking(2.0, "B", stop)], clock=clock)
     assert (result.interrupted, result.rounds) == (True, 2)
-    assert "(2 rounds, interrupted)" in result_lines(result)[0]
+    assert "(2 rounds, interrupted)" in result_lines(result, MACHINE)[0]
 
 
 def measured(case: Case, names=("SDPA", "clearhead")) -> Result:
     clock = Clock()
     beside = {"observe": "clearhead"}
     who = [clock.taking(1.0 + n, name, unobserved=beside.get(name)) for n, name in enumerate(names)]
-    return run_case(case, who, MACHINE, clock=clock)
+    return run_case(case, who, clock=clock)
 
 
 def test_lines_name_units():
-    lines = result_lines(measured(Case("observe", torch.float32, 20, 2, 8), ("SDPA", "clearhead", "observe")))
+    lines = result_lines(measured(Case("observe", torch.float32, 20, 2, 8), ("SDPA", "clearhead", "observe")), MACHINE)
     assert lines[0] == "observe float32 D=8 T=20 H=2   (5 rounds, not 21: the case is slow)"
     assert "1000.000 ms" in lines[1]
     assert "GFLOP/s" in lines[1]
     assert lines[2].endswith("0.50 (0.50-0.50) × SDPA's speed")
     assert lines[3].endswith("0.33 (0.33-0.33) × SDPA's speed, 1.50 (1.50-1.50) × the time of not observing")
     decode = Case("decode", torch.float16, 20, 4, 8, Hk=2, sees="all")
-    assert "GB/s" in result_lines(measured(decode))[1]
+    assert "GB/s" in result_lines(measured(decode), MACHINE)[1]
     assert machine_lines(MACHINE) == [
         "a CPU, 2 of 4 cores, AVX2",
         "limits measured here: arithmetic 100 GFLOP/s float32 (one thread 50), reading memory 20.0 GB/s (one thread 10.0)",
     ]
 
 
+def test_limits_that_rose_are_said():
+    assert risen_lines(MACHINE, dataclasses.replace(MACHINE, fma_gflops=104.0, read_gbs=20.5)) == []
+    (line,) = risen_lines(MACHINE, dataclasses.replace(MACHINE, fma_gflops=200.0, read_gbs=22.0))
+    assert "its limits are 200 GFLOP/s and 22.0 GB/s" in line
+    assert "too high by up to 2.0 ×" in line
+
+
 def test_the_document_holds_every_number_and_every_key_is_documented():
     clock = Clock()
     case = Case("observe", torch.float32, 20, 2, 8)
     who = [clock.taking(1.0), clock.taking(3.0, "clearhead"), clock.taking(4.0, "observe", unobserved="clearhead")]
-    document = as_document(MACHINE, [run_case(case, who, MACHINE, clock=clock)], complete=True)
+    document = as_document(MACHINE, [run_case(case, who, clock=clock)], complete=True)
     document = json.loads(json.dumps(document, allow_nan=False))
     assert (document["schema"], document["complete"]) == (1, True)
     assert document["versions"]["torch"] == torch.__version__
@@ -237,7 +245,7 @@ def test_what_was_not_measured_is_null():
     def cannot(case, inputs):
         raise Unavailable("has not got it")
 
-    document = as_document(MACHINE, [run_case(CASE, [Candidate("x", cannot)], MACHINE)], complete=False)
+    document = as_document(MACHINE, [run_case(CASE, [Candidate("x", cannot)])], complete=False)
     document = json.loads(json.dumps(document, allow_nan=False))
     assert not document["complete"]
     row = document["cases"][0]["rows"][0]
@@ -256,13 +264,13 @@ def test_a_picture_has_a_column_for_what_differs_in_more_than_length():
         ("forward", "float16", 8): [20],
         ("backward", "float32", 8): [20],
     }
-    png = picture(results, "title")
+    png = picture(results, MACHINE, "title")
     assert png.startswith(b"\x89PNG\r\n")
 
 
 def test_the_real_candidates_of_a_case_run():
     case = Case("forward", torch.float32, 32, 2, 8)
-    result = run_case(case, candidates_for(case, ["tiled"]), MACHINE, rounds=1, quick=True)
+    result = run_case(case, candidates_for(case, ["tiled"]), rounds=1, quick=True)
     found = rows(result)
     for name in ("SDPA", "clearhead", "clearhead tiled", "math"):
         assert found[name].status == "measured", found[name].reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 
@@ -25,6 +26,7 @@ def tiny(monkeypatch):
         Case("decode", torch.float32, 32, 4, 8, Hk=2, sees="all", quick=True),
     ]
     monkeypatch.setattr("clearhead.bench.machine.measure_machine", lambda: machine)
+    monkeypatch.setattr("clearhead.bench.machine.measure_again", lambda known: known)
     monkeypatch.setattr("clearhead.bench.cases.CASES", cases)
     monkeypatch.setattr("clearhead.bench.run.OTHERS", (Candidate("math", candidates.math),))
 
@@ -100,6 +102,20 @@ def test_json_is_written_whole(bench, tmp_path):
         ("decode float32 D=8 T=32 H=4:2", 2),
     ]
     assert {row["candidate"] for row in document["cases"][0]["rows"]} == {"SDPA", "clearhead", "math"}
+
+
+def test_shares_are_of_the_highest_limit_that_was_found(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "clearhead.bench.machine.measure_again",
+        lambda known: dataclasses.replace(known, fma_gflops=known.fma_gflops * 2),
+    )
+    path = tmp_path / "bench.json"
+    _, out, _ = bench("--rounds", "1", "--json", str(path))
+    assert "the machine was busy at first: its limits are 1600 GFLOP/s" in out  # three cases, and once more at the end
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["machine"]["fma_gflops"] == 1600
+    row = document["cases"][0]["rows"][0]
+    assert row["limit_percent"] == pytest.approx(100 * row["gflops"] / 1600, rel=1e-4)
 
 
 def test_a_picture_is_written(bench, tmp_path):

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from clearhead.bench.cases import Case
 from clearhead.bench.machine import Machine
 from clearhead.bench.measure import Spread
-from clearhead.bench.run import Result, Row
+from clearhead.bench.run import Result, Row, limit_percent
 
 SCHEMA = 1
 PACKAGES = ("torch", "numpy", "numba", "onnxruntime", "openvino")
@@ -27,11 +27,11 @@ def as_document(machine: Machine, results: Sequence[Result], *, complete: bool) 
         "versions": {"clearhead": __version__, "python": platform.python_version()} | packages,
         "machine": {"system": platform.system(), "architecture": platform.machine()}
         | {name: _digits(x) if isinstance(x, float) else x for name, x in asdict(machine).items()},
-        "cases": [_case(result) for result in results],
+        "cases": [_case(result, machine) for result in results],
     }
 
 
-def _case(result: Result) -> dict[str, object]:
+def _case(result: Result, machine: Machine) -> dict[str, object]:
     case: Case = result.case
     return {
         "name": case.name,
@@ -50,11 +50,11 @@ def _case(result: Result) -> dict[str, object]:
         "useful_bytes": case.useful_bytes,
         "limit": case.limit,
         "rounds": result.rounds,
-        "rows": [_row(row) for row in result.rows],
+        "rows": [_row(row, machine) for row in result.rows],
     }
 
 
-def _row(row: Row) -> dict[str, object]:
+def _row(row: Row, machine: Machine) -> dict[str, object]:
     return {
         "candidate": row.candidate,
         "impl": row.impl,
@@ -64,7 +64,7 @@ def _row(row: Row) -> dict[str, object]:
         "ms": _spread(row.ms),
         "gflops": _digits(row.gflops),
         "gbs": _digits(row.gbs),
-        "limit_percent": _digits(row.limit_percent),
+        "limit_percent": _digits(limit_percent(row, machine)),
         "ratio": _spread(row.ratio),
         "cost": _spread(row.cost),
     }

@@ -7,7 +7,8 @@ import io
 from collections.abc import Sequence
 
 from clearhead.bench.cases import Case
-from clearhead.bench.run import Result
+from clearhead.bench.machine import Machine
+from clearhead.bench.run import Result, limit_percent
 from clearhead.errors import InputError
 
 COLOURS = {
@@ -45,7 +46,7 @@ def families(results: Sequence[Result]) -> dict[Family, list[Result]]:
     return dict(sorted(found.items(), key=lambda item: KINDS.index(item[0][0])))
 
 
-def picture(results: Sequence[Result], title: str) -> bytes:
+def picture(results: Sequence[Result], machine: Machine, title: str) -> bytes:
     """A PNG: a column a family, above how many times as fast as SDPA (10 % to 90 % shaded), below % of the limit."""
     from matplotlib.figure import Figure
 
@@ -59,7 +60,7 @@ def picture(results: Sequence[Result], title: str) -> bytes:
             style = {"color": COLOURS.get(name, f"C{n}"), "marker": ".", "label": name}
             points = [(r.case.T, row) for r in members for row in r.rows if row.candidate == name]
             rated = [(T, row.ratio) for T, row in points if row.ratio is not None]
-            shares = [(T, row.limit_percent) for T, row in points if row.limit_percent is not None]
+            shares = [(T, share) for T, row in points if (share := limit_percent(row, machine)) is not None]
             if rated:
                 lengths = [T for T, _ in rated]
                 above.plot(lengths, [r.median for _, r in rated], **style)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from clearhead.bench.machine import Machine
 from clearhead.bench.measure import ROUNDS, Spread
-from clearhead.bench.run import Result, Row
+from clearhead.bench.run import Result, Row, limit_percent
+
+RISEN = 1.05  # times as high as measured at first: more than chance
 
 
 def machine_lines(machine: Machine) -> list[str]:
@@ -17,21 +19,33 @@ def machine_lines(machine: Machine) -> list[str]:
     ]
 
 
-def result_lines(result: Result) -> list[str]:
+def risen_lines(first: Machine, last: Machine) -> list[str]:
+    """What to say when the limits turned out to be higher than was thought at first; nothing when they did not."""
+    risen = max(last.fma_gflops / first.fma_gflops, last.read_gbs / first.read_gbs)
+    if risen <= RISEN:
+        return []
+    return [
+        f"the machine was busy at first: its limits are {last.fma_gflops:.0f} GFLOP/s and {last.read_gbs:.1f} GB/s; "
+        f"% of limit is too high by up to {risen:.1f} × above, and right in --json and --plot"
+    ]
+
+
+def result_lines(result: Result, machine: Machine) -> list[str]:
     """A case: its name, and a line a candidate."""
     rounds = f"{result.rounds} round{'' if result.rounds == 1 else 's'}"
     if result.interrupted:
         rounds += ", interrupted"
     elif result.slow:
         rounds += f", not {ROUNDS}: the case is slow"
-    return [f"{result.case.name}   ({rounds})", *(f"  {_row(row)}" for row in result.rows)]
+    return [f"{result.case.name}   ({rounds})", *(f"  {_row(row, machine)}" for row in result.rows)]
 
 
-def _row(row: Row) -> str:
-    if row.ms is None or row.limit_percent is None:
+def _row(row: Row, machine: Machine) -> str:
+    share = limit_percent(row, machine)
+    if row.ms is None or share is None:
         return f"{row.candidate:<18} skipped: {row.reason}"
     speed = f"{row.gflops:8.1f} GFLOP/s" if row.gbs is None else f"{row.gbs:8.1f} GB/s   "
-    line = f"{row.candidate:<18} {row.ms.median:10.3f} ms {speed} {row.limit_percent:6.1f} % of limit"
+    line = f"{row.candidate:<18} {row.ms.median:10.3f} ms {speed} {share:6.1f} % of limit"
     if row.status == "differs":
         return f"{line}   not compared: {row.reason}"
     if row.ratio is not None:

@@ -51,7 +51,6 @@ class Row:
     calls: int = 0  # a sample
     gflops: float | None = None
     gbs: float | None = None  # where reading is the limit
-    limit_percent: float | None = None
     ratio: Spread | None = None  # how many times as fast as SDPA
     cost: Spread | None = None  # for observing: time as a multiple of the same attention unobserved
 
@@ -79,7 +78,6 @@ def candidates_for(case: Case, impls: Sequence[str] = ()) -> list[Candidate]:
 def run_case(
     case: Case,
     candidates: Sequence[Candidate],
-    machine: Machine,
     *,
     rounds: int | None = None,
     budget: float = 30.0,
@@ -121,7 +119,7 @@ def run_case(
     timed = interleave(
         ready, repeats, wanted, rest=rest, clock=clock, progress=lambda done: say(f"round {done} of {wanted}")
     )
-    rows = tuple(_row(c, case, machine, timed, repeats, reasons.get(c.name), unlike.get(c.name)) for c in candidates)
+    rows = tuple(_row(c, case, timed, repeats, reasons.get(c.name), unlike.get(c.name)) for c in candidates)
     return Result(case, timed.rounds, rows, slow=rounds is None and wanted < ROUNDS, interrupted=timed.interrupted)
 
 
@@ -174,7 +172,6 @@ def differences(case: Case, results: dict[str, tuple[Tensor, ...]]) -> dict[str,
 def _row(
     candidate: Candidate,
     case: Case,
-    machine: Machine,
     timed: Timed,
     repeats: dict[str, int],
     skipped: str | None,
@@ -189,7 +186,6 @@ def _row(
     typical = spread(seconds)
     gflops = case.useful_flops / typical.median / 1e9
     gbs = case.useful_bytes / typical.median / 1e9 if case.limit == "read" else None
-    share = gflops / machine.fma_gflops if gbs is None else gbs / machine.read_gbs
     base = timed.seconds.get(SDPA.name)
     unobserved = timed.seconds.get(candidate.unobserved or "")
     return Row(
@@ -201,10 +197,16 @@ def _row(
         calls=repeats[name],
         gflops=gflops,
         gbs=gbs,
-        limit_percent=100 * share,
         ratio=ratio(base, seconds) if base is not None and unlike is None else None,
         cost=ratio(seconds, unobserved) if unobserved is not None and unlike is None else None,
     )
+
+
+def limit_percent(row: Row, machine: Machine) -> float | None:
+    """How much of the machine's limit a row reaches, %; None where it was not measured."""
+    if row.gbs is not None:
+        return 100 * row.gbs / machine.read_gbs
+    return None if row.gflops is None else 100 * row.gflops / machine.fma_gflops
 
 
 def _once(call: Callable[[], object], clock: Clock) -> float:

@@ -51,10 +51,10 @@ def bench(
 
     from clearhead.bench.cases import selected
     from clearhead.bench.document import as_document
-    from clearhead.bench.machine import measure_machine, using_threads
+    from clearhead.bench.machine import measure_again, measure_machine, using_threads
     from clearhead.bench.plot import check_plot
     from clearhead.bench.plot import picture as drawn
-    from clearhead.bench.report import machine_lines, result_lines
+    from clearhead.bench.report import machine_lines, result_lines, risen_lines
     from clearhead.bench.run import Result, candidates_for, run_case
     from clearhead.kernels import select
 
@@ -84,14 +84,14 @@ def bench(
     with using_threads(threads or torch.get_num_threads()):
         try:
             progress("measuring the machine")
-            machine = measure_machine()
+            machine = first = measure_machine()
             say(*machine_lines(machine))
             for n, chosen in enumerate(cases):
                 here = f"[{n + 1}/{len(cases)}] {chosen.name}: "
+                machine = measure_again(machine)
                 result = run_case(
                     chosen,
                     candidates_for(chosen, impls),
-                    machine,
                     rounds=rounds,
                     budget=QUICK_BUDGET if quick else BUDGET,
                     quick=quick,
@@ -99,10 +99,12 @@ def bench(
                 )
                 if result.rounds or not result.interrupted:
                     results.append(result)
-                    say("", *result_lines(result))
+                    say("", *result_lines(result, machine))
                 if result.interrupted:
                     raise KeyboardInterrupt
             complete = True
+            machine = measure_again(machine)
+            say("", *risen_lines(first, machine))
         except KeyboardInterrupt:
             say("", f"interrupted: {len(results)} of {len(cases)} cases measured")
             raise
@@ -114,8 +116,8 @@ def bench(
                 write_whole("--json", json, document.encode("utf-8") + b"\n")
     if plot is not None:
         title = f"{machine.cpu}, {machine.threads} threads, torch {torch.__version__}"
-        write_whole("--plot", plot, drawn(results, title))
-    say("", f"{len(cases)} case{'s' * (len(cases) > 1)} in {time.perf_counter() - start:.0f} s")
+        write_whole("--plot", plot, drawn(results, machine, title))
+    say(f"{len(cases)} case{'s' * (len(cases) > 1)} in {time.perf_counter() - start:.0f} s")
     for path in (json, plot):
         if path is not None:
             print(f"wrote {path}")

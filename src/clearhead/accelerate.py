@@ -8,7 +8,6 @@ the math path (dropout, a mask that needs gradients, Dv ≠ D, no batch), and wh
 
 from __future__ import annotations
 
-import importlib
 import threading
 import warnings
 from collections import deque
@@ -121,7 +120,16 @@ class _Override:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.attention, self.backward = _kernels(name)
+        if name == "reference":
+            raise ImplementationError(
+                message(
+                    "impl",
+                    expected="an implementation made for speed",
+                    got='"reference"',
+                    remedy='Unset CLEARHEAD_IMPL, or use impl="auto"; clearhead.attention runs the reference.',
+                )
+            )
+        self.attention, self.backward, _ = select.kernels(name)
         get_kernel = getattr(torch.library, "get_kernel", None)
         if get_kernel is None:
             raise ImplementationError(
@@ -162,7 +170,7 @@ class _Override:
     def attend_backward(self, problem: Problem, out: Tensor, lse: Tensor, grad_out: Tensor) -> Sequence[Tensor]:
         """Gradients of query, key and value, whose shapes they have."""
         with _as_given(problem):
-            return self.backward(problem, out, lse, grad_out, torch.zeros_like(lse))[:3]
+            return self.backward(problem, out, lse, grad_out, torch.zeros_like(lse), with_bias=False)[:3]
 
     def run(
         self,
@@ -230,23 +238,6 @@ def _keep_the_compiler_out(function: Callable[..., Any]) -> None:
     frames = torch._C._dynamo.eval_frame
     skip = frames._FrameAction.SKIP
     frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
-
-
-def _kernels(name: str) -> tuple[Callable[..., tuple[Tensor, Tensor]], Callable[..., Sequence[Tensor]]]:
-    """Forward and backward of an implementation: functions of the module of its name, or of `…_backward` beside it."""
-    if name == "reference":
-        raise ImplementationError(
-            message(
-                "impl",
-                expected="an implementation made for speed",
-                got='"reference"',
-                remedy='Unset CLEARHEAD_IMPL, or use impl="auto"; clearhead.attention runs the reference.',
-            )
-        )
-    home = importlib.import_module(f"clearhead.kernels.{name}")
-    if not hasattr(home, "backward"):
-        return home.attention, importlib.import_module(f"clearhead.kernels.{name}_backward").backward
-    return home.attention, home.backward
 
 
 def _ours(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, mask: Tensor | None) -> bool:

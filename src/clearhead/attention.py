@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -16,7 +17,7 @@ from clearhead.biases import ALiBi
 from clearhead.errors import ArgumentError, message, shape_of
 from clearhead.kernels import ops, select
 from clearhead.kernels.problem import Problem, exact
-from clearhead.masks import All, Dense, Mask, Plan, Sizes
+from clearhead.masks import All, Causal, Dense, Mask, Plan, Prefix, Sizes, Window
 from clearhead.observables import Observables, Observation
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -249,7 +250,8 @@ def _prepare(
     B = math.prod(lead)
     Hq, Tq, D = query.shape[-3:]
     Tk = key.shape[-2]
-    query, key, value = (x.expand(*lead, -1, -1, -1).reshape(B, *x.shape[-3:]) for x in (query, key, value))
+    if len(lead) != 1 or not query.shape[0] == key.shape[0] == value.shape[0]:
+        query, key, value = (x.expand(*lead, -1, -1, -1).reshape(B, *x.shape[-3:]) for x in (query, key, value))
     sizes = Sizes(B, Tq, Tk, query.device)
     if isinstance(mask, Tensor):
         Dense(mask)  # its dtype error comes before any about its shape
@@ -291,15 +293,26 @@ def _prepare(
         raise ArgumentError(
             message("softcap", expected="a finite number > 0", got=repr(softcap), remedy="Leave it out for no cap.")
         )
-    plan = mask.plan(sizes)
-    problem = Problem(query, key, value, _on(plan, query.device), float(scale), softcap, bias, slopes, sinks)
+    plan = _plan(mask, sizes)
+    problem = Problem(query, key, value, plan, float(scale), softcap, bias, slopes, sinks)
     return _Call(problem, mask, sizes, lead if query.ndim != 0 and not headless else (), headless)
 
 
-def _on(plan: Plan, device: torch.device) -> Plan:
-    """A plan whose tensors live where the inputs do."""
+def _plan(mask: Mask, sizes: Sizes) -> Plan:
+    """A mask's plan on the inputs' device; of masks that are plain numbers the last few are kept: every layer asks again."""
+    if isinstance(mask, All | Causal | Window | Prefix) and not torch.compiler.is_compiling():
+        numbers = tuple(vars(mask).values())
+        if all(isinstance(x, int | str) for x in numbers) and torch._C._len_torch_dispatch_stack() == 0:
+            return _kept_plan(type(mask), numbers, sizes)  # type: ignore[arg-type]
+    plan = mask.plan(sizes)
     parts = (plan.lo, plan.hi, plan.query_labels, plan.key_labels, plan.dense)
-    return Plan(*(None if x is None else x.to(device) for x in parts))  # type: ignore[arg-type]
+    return Plan(*(None if x is None else x.to(sizes.device) for x in parts))  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=16)
+def _kept_plan(kind: type[Mask], numbers: tuple[int | str, ...], sizes: Sizes) -> Plan:
+    with torch.inference_mode(False):  # what is made in inference mode cannot be kept for a backward later
+        return kind(*numbers).plan(sizes)
 
 
 def _all_shapes(query: Tensor, key: Tensor, value: Tensor) -> str:
@@ -357,23 +370,28 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
     """The broadcast leading dimensions; raises where the shapes do not fit together."""
     Hq, D = query.shape[-3], query.shape[-1]
     Hk, Tk = key.shape[-3], key.shape[-2]
-    shapes = _all_shapes(query, key, value)
+
+    def shapes() -> str:
+        return _all_shapes(query, key, value)
+
     if key.shape[-1] != D:
-        raise ArgumentError(f"key has width {key.shape[-1]} but query has {D}: they must have the same D ({shapes})")
+        raise ArgumentError(f"key has width {key.shape[-1]} but query has {D}: they must have the same D ({shapes()})")
     if value.shape[-2] != Tk:
-        raise ArgumentError(f"value has {value.shape[-2]} positions but key has {Tk}: one value a key, Tk ({shapes})")
+        raise ArgumentError(f"value has {value.shape[-2]} positions but key has {Tk}: one value a key, Tk ({shapes()})")
     if value.shape[-3] != Hk:
         raise ArgumentError(
-            f"value has {value.shape[-3]} heads but key has {Hk}: they must have the same Hk ({shapes})"
+            f"value has {value.shape[-3]} heads but key has {Hk}: they must have the same Hk ({shapes()})"
         )
     if (Hk == 0) != (Hq == 0) or (Hk and Hq % Hk):
-        raise ArgumentError(f"key has {Hk} heads but query has {Hq}: Hq must be a multiple of Hk ({shapes})")
+        raise ArgumentError(f"key has {Hk} heads but query has {Hq}: Hq must be a multiple of Hk ({shapes()})")
+    if query.shape[:-3] == key.shape[:-3] == value.shape[:-3]:
+        return tuple(query.shape[:-3])
     try:
         lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
     except RuntimeError:
         raise ArgumentError(
             f"leading dimensions of query {tuple(query.shape[:-3])}, key {tuple(key.shape[:-3])} and value "
-            f"{tuple(value.shape[:-3])} do not broadcast: make each pair equal or 1 ({shapes})"
+            f"{tuple(value.shape[:-3])} do not broadcast: make each pair equal or 1 ({shapes()})"
         ) from None
     return tuple(lead)
 

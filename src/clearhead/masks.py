@@ -184,7 +184,8 @@ def _spread(offset: Tensor | int) -> Tensor | int:
 def _interval(lo: Tensor | int, hi: Tensor | int, sizes: Sizes) -> Plan:
     """An interval of keys for every query, cut to the keys there are."""
     rows = torch.zeros(1, sizes.Tq, dtype=torch.int64, device=sizes.device)
-    return Plan((rows + lo).clamp(0, sizes.Tk), (rows + hi).clamp(0, sizes.Tk))
+    low, high = (rows + lo).clamp(0, sizes.Tk), (rows + hi).clamp(0, sizes.Tk)
+    return Plan(low.to(torch.int32), high.to(torch.int32))
 
 
 @dataclass(frozen=True)

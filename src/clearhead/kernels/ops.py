@@ -4,6 +4,7 @@ An operator takes tensors and numbers only, so a mask travels as its `Plan`, fie
 """
 # No `from __future__ import annotations` here: torch.library reads the operators' schemas from real annotations.
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Sequence
@@ -122,11 +123,18 @@ def attention_backward_op(
     The bias's is only computed `with_bias`, else it is empty too.
     """
     problem = _problem(query, key, value, lo, hi, query_labels, key_labels, dense, bias, slopes, sinks, scale, softcap)
+    return _gradients(problem, impl, out, lse, grad_out, grad_lse, with_bias)
+
+
+def _gradients(
+    problem: Problem, impl: str, out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor, with_bias: bool
+) -> list[Tensor]:
+    """What `attention_backward_op` returns."""
     with exact(problem):
         found = select.kernels(impl).backward(problem, out, lse, grad_out, grad_lse, with_bias)
     return [
-        query.new_empty(0) if x is None or g is None else g.to(x.dtype)
-        for x, g in zip((query, key, value, bias, sinks), found, strict=True)
+        problem.query.new_empty(0) if x is None or g is None else g.to(x.dtype)
+        for x, g in zip(_differentiable(problem), found, strict=True)
     ]
 
 
@@ -245,9 +253,19 @@ def _(info, in_dims, *args):  # type: ignore[no-untyped-def]
 
 
 def run(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp of a problem by the named implementation, through the operator."""
+    """Output and log-sum-exp of a problem by the named implementation.
+
+    Through the operator where something looks on that must see one (a compiler, vmap, a tracer), else straight to the
+    kernel: an operator written in Python costs about 0.1 ms a call.
+    """
+    kernel = select.kernels(impl).attention
+    if _nobody_looks_on(*_differentiable(problem)):
+        if not _needs_gradients(problem):
+            return _exactly(problem, kernel)
+        output, lse = _Eager.apply(*_differentiable(problem), problem, impl, kernel)
+        return output, lse
     plan = problem.plan
-    found: tuple[Tensor, Tensor] = attention_op(
+    output, lse = attention_op(
         problem.query,
         problem.key,
         problem.value,
@@ -263,28 +281,57 @@ def run(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:
         problem.softcap,
         impl,
     )
-    return found
+    return output, lse
 
 
 def run_observed(
     problem: Problem, observables: Observables, offset: int, padded: Tensor | None, impl: str
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Output (with gradients) and everything measured (without), by the names of `Observation`."""
-    found: dict[str, Tensor] = {}
-    inputs = (problem.query, problem.key, problem.value, problem.bias, problem.sinks)
-    output, lse = _Observed.apply(*inputs, problem, observables, offset, padded, impl, found)
-    return output, {"lse": lse.detach()} | found
+    measured: dict[str, Tensor] = {}
+
+    def observed(p: Problem) -> tuple[Tensor, Tensor]:
+        output, found = select.kernels(impl).observe(p, observables, offset, padded)
+        measured.update(found)
+        return output, measured.pop("lse")
+
+    output, lse = _Eager.apply(*_differentiable(problem), problem, impl, observed)
+    return output, {"lse": lse.detach()} | measured
 
 
-class _Observed(torch.autograd.Function):
-    """The observing pass, with the backward of `attention_op`: looking changes no gradient, of any order."""
+def _differentiable(problem: Problem) -> tuple[Tensor | None, ...]:
+    return problem.query, problem.key, problem.value, problem.bias, problem.sinks
+
+
+def _needs_gradients(problem: Problem) -> bool:
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in _differentiable(problem))
+
+
+def _nobody_looks_on(*tensors: Tensor | None) -> bool:
+    """Whether these are plain tensors in plain eager mode, so that nobody can tell an operator from a function."""
+    return (
+        not torch.compiler.is_compiling()
+        and all(x is None or type(x) is Tensor or type(x) is torch.nn.Parameter for x in tensors)
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch._C._get_tracing_state() is None
+    )
+
+
+def _exactly(problem: Problem, kernel: Callable[[Problem], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """A kernel's results, computed in the dtypes that were given."""
+    if torch.is_autocast_enabled(problem.query.device.type):
+        with exact(problem):
+            return kernel(problem)
+    return kernel(problem)
+
+
+class _Eager(torch.autograd.Function):
+    """A kernel with the gradients of `attention_op`, of any order."""
 
     @staticmethod
-    def forward(ctx, query, key, value, bias, sinks, problem, observables, offset, padded, impl, found):  # type: ignore[no-untyped-def]
-        with exact(problem):
-            output, measured = select.kernels(impl).observe(problem, observables, offset, padded)
-        lse = measured.pop("lse")
-        found.update(measured)
+    def forward(ctx, query, key, value, bias, sinks, problem, impl, kernel):  # type: ignore[no-untyped-def]
+        output, lse = _exactly(problem, kernel)
         ctx.problem, ctx.impl = problem, impl
         ctx.save_for_backward(query, key, value, bias, sinks, output, lse)
         return output, lse
@@ -292,10 +339,15 @@ class _Observed(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_out, grad_lse):  # type: ignore[no-untyped-def]
         query, key, value, bias, sinks, output, lse = ctx.saved_tensors
-        p = ctx.problem
-        grads = attention_backward_op(
-            query, key, value, p.plan.lo, p.plan.hi, p.plan.query_labels, p.plan.key_labels, p.plan.dense, bias, p.slopes,
-            sinks, p.scale, p.softcap, ctx.impl, output, lse, grad_out, grad_lse, ctx.needs_input_grad[3],
-        )  # fmt: skip
-        d_bias = grads[3] if ctx.needs_input_grad[3] else None
-        return (*grads[:3], d_bias, None if sinks is None else grads[4], *(None,) * 6)
+        p, with_bias = ctx.problem, ctx.needs_input_grad[3]
+        last = (output, lse, grad_out, grad_lse, with_bias)
+        if not torch.is_grad_enabled() and _nobody_looks_on(grad_out, grad_lse):
+            grads = _gradients(
+                dataclasses.replace(p, query=query, key=key, value=value, bias=bias, sinks=sinks), ctx.impl, *last
+            )
+        else:
+            grads = attention_backward_op(
+                query, key, value, p.plan.lo, p.plan.hi, p.plan.query_labels, p.plan.key_labels, p.plan.dense, bias,
+                p.slopes, sinks, p.scale, p.softcap, ctx.impl, *last,
+            )  # fmt: skip
+        return (*grads[:3], grads[3] if with_bias else None, None if sinks is None else grads[4], None, None, None)

@@ -70,6 +70,8 @@ def tighten(plan: Plan) -> Plan:
     a dense mask that is causal or a window in disguise does too. O(B·T log T) for labels, one pass for a dense mask.
     """
     lo, hi, labels, dense = plan.lo, plan.hi, plan.query_labels, plan.dense
+    if labels is None and dense is None and lo.shape == hi.shape:
+        return plan
     key_labels = plan.key_labels
     if labels is not None and key_labels is not None and key_labels.shape[-1] and labels.shape[-1]:
         exact = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -32,6 +33,7 @@ class Kernels(NamedTuple):
     observe: Callable[..., tuple[Tensor, dict[str, Tensor]]]
 
 
+@functools.cache
 def kernels(name: str) -> Kernels:
     """The functions of "cpu" or "tiled"; loads what they need."""
     modules = {"cpu": ("cpu.run",) * 3, "tiled": ("tiled", "tiled_backward", "tiled_observe")}[name]

@@ -44,6 +44,7 @@ from clearhead.kernels.cpu.vector import (
     load,
     load_short,
     longs_at,
+    smaller,
     splat,
     splat_short,
     store,
@@ -150,7 +151,7 @@ def weights_and_slopes(c, s, t, slope, first, last, lse, shift, marks):
     for n in range(first, last):
         z = load(s, n * LANES)
         hidden = z == splat(HIDDEN)
-        p = where(hidden, zero, exp2(z - L))
+        p = where(hidden, zero, exp2(smaller(zero, z - L)))  # never above 1, however L was rounded
         dz = where(hidden, zero, p * (load(t, n * LANES) + add))
         marks[n] = lanes_set(hidden)
         if capped:
@@ -441,7 +442,7 @@ def work(first, last, c):
     for worker in range(first, last):
         scratch = after(floats_at(c[at.SCRATCH]), worker * c[at.SCRATCH_SIZE])
         while True:
-            ticket = take_ticket(longs_at(c[at.TICKET]))
+            ticket = take_ticket(after(c, at.NEXT_TICKET))
             if ticket >= c[at.TICKETS]:
                 break
             if c[at.D_BIAS] != 0:

@@ -6,17 +6,15 @@ Address 0 means "not given". Every stride of a dimension that broadcasts is 0, s
 
 from __future__ import annotations
 
+import struct
+from array import array
 from collections.abc import Iterator
 from itertools import count
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from clearhead.kernels.problem import Problem
-
-Call = NDArray[np.int64]
 
 _place: Iterator[int] = count()
 
@@ -52,7 +50,7 @@ BIAS, BIAS_B, BIAS_H, BIAS_I, BIAS_J = _strided(4)
 BIAS_DTYPE, SLOPES, SINKS, OFFSET = (_one() for _ in range(4))
 SCALE, SOFTCAP = _one(), _one()  # float64 bits; no softcap is 0.0
 # How the work is cut, and the scratch memory of each worker.
-TASKS, TICKET, TICKETS, STRIPS_A_TASK, PARTS, SCRATCH, SCRATCH_SIZE = (_one() for _ in range(7))
+TASKS, NEXT_TICKET, TICKETS, STRIPS_A_TASK, PARTS, SCRATCH, SCRATCH_SIZE = (_one() for _ in range(7))
 # What is observed, if anything is.
 OBSERVING = _one()
 K, TOP_KEYS, TOP_WEIGHTS, MAX_LOGIT, ENTROPY, VISIBLE = (_one() for _ in range(6))
@@ -66,30 +64,34 @@ DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 def float_bits(x: float) -> int:
     """A float64 as the integer with the same bits."""
-    return int(np.float64(x).view(np.int64))
+    return int(struct.unpack("q", struct.pack("d", x))[0])
 
 
 class Builder:
-    """Collects one call; holds on to every tensor whose address it has written down."""
+    """Collects one call; holds on to everything whose address it has written down."""
 
     def __init__(self) -> None:
-        self.numbers = np.zeros(FIELDS, np.int64)
+        self.numbers = [0] * FIELDS
         self.held: list[object] = []
 
     def put(self, place: int, *values: int) -> None:
         """Numbers from a place on."""
         self.numbers[place : place + len(values)] = values
 
-    def address(self, place: int, x: Tensor | NDArray[np.generic]) -> None:
+    def address(self, place: int, x: Tensor | array[int]) -> None:
         """Where a contiguous tensor or array begins."""
         self.held.append(x)
-        self.numbers[place] = x.data_ptr() if isinstance(x, Tensor) else x.ctypes.data
+        self.numbers[place] = x.data_ptr() if isinstance(x, Tensor) else x.buffer_info()[0]
 
     def strided(self, place: int, x: Tensor) -> None:
         """Where a tensor of four dimensions begins, and its strides; 0 for dimensions of one entry, which broadcast."""
         self.held.append(x)
         steps = [0 if n == 1 else step for n, step in zip(x.shape, x.stride(), strict=True)]
         self.numbers[place : place + 5] = [x.data_ptr(), *steps]
+
+    def finished(self) -> array[int]:
+        """The call as kernels read it."""
+        return array("q", self.numbers)
 
 
 def describe(problem: Problem) -> Builder:

@@ -147,8 +147,10 @@ def softmax_block_watched(s, first, last, top, total, energy):
         products = fma(p, larger(splat(float32(-126.0)), x), products)
         store(s, n * LANES, where(z == splat(HIDDEN), splat(float32(-0.0)), p))
     before, sum_ = load(top, 0), load(total, 0)
-    moved = where(before == splat(HIDDEN), zero, before - anchor)
     shrink = exp2(before - anchor)
+    moved = larger(
+        splat(float32(-126.0)), before - anchor
+    )  # beyond, and where there was nothing before, it shrinks to 0
     store(energy, 0, shrink * (load(energy, 0) + sum_ * moved) + products)
     store(total, 0, sum_ * shrink + added)
     store(top, 0, m)
@@ -313,7 +315,7 @@ def work(first, last, c):
     for worker in range(first, last):
         scratch = after(floats_at(c[at.SCRATCH]), worker * c[at.SCRATCH_SIZE])
         while True:
-            ticket = take_ticket(longs_at(c[at.TICKET]))
+            ticket = take_ticket(after(c, at.NEXT_TICKET))
             if ticket >= c[at.TICKETS]:
                 break
             head, part = ticket // c[at.PARTS], c[at.PARTS] - 1 - ticket % c[at.PARTS]

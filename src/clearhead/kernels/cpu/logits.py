@@ -28,6 +28,7 @@ from clearhead.kernels.cpu.vector import (
 )
 
 HIDDEN = float32(-float("inf"))
+LARGEST = float32(3.4028235e38)
 
 
 @numba.njit(error_model="numpy")
@@ -107,22 +108,31 @@ def cap(c, s, first, end):
 
 
 @numba.njit(error_model="numpy")
+def in_base_two(x):
+    """A number of the bias times log2(e), where finite numbers stay finite: finfo.min is a number, and −inf a mask."""
+    y = x * float32(LOG2_E)
+    if x - x == float32(0.0) and y - y != float32(0.0):
+        return LARGEST if x > float32(0.0) else -LARGEST
+    return y
+
+
+@numba.njit(error_model="numpy")
 def add_bias(c, s, b, h, i0, j0, first, end):
-    """+ bias; one that is the same for every query is added to all lanes at once."""
+    """+ bias; one that is the same for every query is added to all lanes at once. −inf hides whatever the score is."""
     start = b * c[at.BIAS_B] + h * c[at.BIAS_H] + j0 * c[at.BIAS_J]
     if c[at.BIAS_I] == 0:
         for n in range(first, end):
-            x = number(c[at.BIAS], c[at.BIAS_DTYPE], start + n * c[at.BIAS_J])
-            store(s, n * LANES, load(s, n * LANES) + splat(x * float32(LOG2_E)))
+            x = in_base_two(number(c[at.BIAS], c[at.BIAS_DTYPE], start + n * c[at.BIAS_J]))
+            store(s, n * LANES, splat(HIDDEN) if x == HIDDEN else load(s, n * LANES) + splat(x))
         return
     for lane in range(LANES):
         row = start + min(i0 + lane, c[at.TQ] - 1) * c[at.BIAS_I]
         for n in range(first, end):
-            x = number(c[at.BIAS], c[at.BIAS_DTYPE], row + n * c[at.BIAS_J])
+            x = in_base_two(number(c[at.BIAS], c[at.BIAS_DTYPE], row + n * c[at.BIAS_J]))
             if x == HIDDEN:
-                s[n * LANES + lane] = HIDDEN  # also where the score is NaN or +inf
+                s[n * LANES + lane] = HIDDEN
             else:
-                s[n * LANES + lane] += x * float32(LOG2_E)
+                s[n * LANES + lane] += x
 
 
 @numba.njit(error_model="numpy")

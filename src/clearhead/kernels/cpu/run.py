@@ -7,6 +7,7 @@ work into parts, and run a kernel (`threads`), which is compiled or loaded when 
 from __future__ import annotations
 
 import dataclasses
+from array import array
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ def attention(problem: Problem) -> tuple[Tensor, Tensor]:
     if out.numel() or lse.numel():
         strips = -(-p.query.shape[2] // shape().lanes)
         together = _strips_a_task(p, strips)
-        bounds = np.append(np.arange(0, strips, together), strips)
+        bounds = [*range(0, strips, together), strips]
         _cut(call, bounds, together)
         threads.run("forward", call, _scratch(p, together), p.query.shape[0] * p.query.shape[1] * (len(bounds) - 1))
     return out, lse
@@ -116,9 +117,9 @@ def _begin(p: Problem) -> tuple[Tensor, Tensor, Builder]:
     return out, lse, call
 
 
-def _cut(call: Builder, bounds: np.ndarray, together: int) -> None:
+def _cut(call: Builder, bounds: list[int], together: int) -> None:
     """Parts of a head's strips, `together` strips at a time."""
-    call.address(at.TASKS, bounds.astype(np.int64))
+    call.address(at.TASKS, array("q", bounds))
     call.put(at.PARTS, len(bounds) - 1)
     call.put(at.STRIPS_A_TASK, together)
 
@@ -181,11 +182,11 @@ def _spans(p: Problem, lanes: int) -> np.ndarray:
     return blocks
 
 
-def _even_parts(spans: np.ndarray, parts: int) -> np.ndarray:
+def _even_parts(spans: np.ndarray, parts: int) -> list[int]:
     """Bounds that cut strips into parts of about equal work."""
     done = np.cumsum(spans + BLOCK)  # a strip has work of its own beside its keys
     bounds = np.searchsorted(done, done[-1] * np.arange(1, parts) / parts) + 1
-    return np.concatenate([[0], bounds, [len(spans)]])
+    return [0, *bounds.tolist(), len(spans)]
 
 
 def _results(
@@ -224,7 +225,7 @@ def _results(
     if want.rows:
         found["rows"] = torch.zeros(B, Hq, len(want.rows), Tk)
         call.address(at.ROWS, found["rows"])
-        call.address(at.ROW_NUMBERS, np.array([row % Tq for row in want.rows], np.int32))
+        call.address(at.ROW_NUMBERS, torch.tensor([row % Tq for row in want.rows], dtype=torch.int32))
         call.put(at.ROW_COUNT, len(want.rows))
     if padded is not None:
         call.address(at.PADDED, padded.contiguous())
@@ -236,9 +237,9 @@ def _results(
         rows, columns = (min(T, want.map) for T in (Tq, Tk))
         for T, cells, place in ((Tq, rows, at.MAP_ROW), (Tk, columns, at.MAP_COLUMN)):
             bounds = np.arange(cells + 1) * T // max(1, cells)
-            call.address(place, np.repeat(np.arange(cells, dtype=np.int32), np.diff(bounds)))
+            call.address(place, torch.from_numpy(np.repeat(np.arange(cells, dtype=np.int32), np.diff(bounds))))
             if place == at.MAP_COLUMN:
-                call.address(at.MAP_COLUMN_BOUNDS, bounds.astype(np.int32))
+                call.address(at.MAP_COLUMN_BOUNDS, torch.from_numpy(bounds.astype(np.int32)))
         for name, place in (("map_mean", at.MAP_SUM), ("map_max", at.MAP_MAX), ("map_count", at.MAP_COUNT)):
             sums[name] = torch.zeros(B * Hq, parts, rows, columns)
             call.address(place, sums[name])

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from clearhead.kernels.cpu import build
@@ -71,15 +70,17 @@ def run(kernel: str, call: Builder, floats: int, tasks: int) -> None:
     call.put(at.TICKETS, tasks)
     each = (floats + 63) // 64 * 64  # workers never share a cache line
     call.address(at.SCRATCH, scratch(count * each))
-    call.address(at.TICKET, np.zeros(1, np.int64))
     call.put(at.SCRATCH_SIZE, each)
+    call.put(at.NEXT_TICKET, 0)
+    numbers = call.finished()
+    place, _ = numbers.buffer_info()
     address = build.kernel(kernel)
     spread = parallel_for()
     if count > 1 and spread is not None:
-        if spread(0, count, 1, address, call.numbers.ctypes.data):
+        if spread(0, count, 1, address, place):
             raise RuntimeError("torch_parallel_for failed")
     else:
-        _direct(address)(0, count, call.numbers.ctypes.data)
+        _direct(address)(0, count, place)
 
 
 @functools.cache

@@ -26,6 +26,7 @@ from clearhead.kernels.cpu.rows import FLOAT32, lay, lift, number, read_row, wri
 from clearhead.kernels.cpu.strip import BLOCK, rounded_up
 from clearhead.kernels.cpu.tile import ROWS, product
 from clearhead.kernels.cpu.vector import (
+    ALL_LANES,
     LANES,
     after,
     as_ints,
@@ -44,7 +45,6 @@ from clearhead.kernels.cpu.vector import (
     where,
 )
 
-ALL_LANES = numba.uint64((1 << LANES) - 1)
 keys_times_queries = product(shape().vectors, step=1)
 values_times_weights = product(shape().vectors, row_step=1, add=True)
 
@@ -265,14 +265,14 @@ def attend_strips(c, b, h, part, number_, count, scratch, careful):
             for m in range(first, last, ROWS):
                 keys_times_queries(after(k, m * k_row), k_row, 1, strip, LANES, D, after(s, m * LANES), LANES)
             finish_logits(c, s, b, h, i0, j0, first, last, lo, after(lo, LANES), spans, as_ints(rows))
-            if observing:
-                observe.while_passing(c, watched, s, first, last, j0, block)
             if observing or careful:
                 shrink = softmax_block_watched(s, first, last, top, total, watched if observing else held)
             else:
                 shrink = softmax_block(s, first, last, top, total)
             if observing:
-                store(observe.block_top(c, watched, block), 0, load(top, 0))
+                done = observe.block_rows(watched, block)
+                done[0], done[1] = int32(first), int32(last)
+                store(observe.block_factor(watched, block), 0, load(top, 0))
             for d in range(wide):
                 store(o, d * LANES, load(o, d * LANES) * shrink)
             weights = after(s, first * LANES)

@@ -1,18 +1,16 @@
-"""What is measured while attention is computed. Two kinds of quantities, two places:
+"""What is measured while attention is computed.
 
-- `while_passing`, before a block's logits become weights: what must see every logit and can be carried along under a running
-  maximum. The k largest logits, and Σ p z for the entropy (in `softmax_block`, where both are in registers).
-- `when_done`, after a strip has met all its keys: the weights of its blocks were kept, and a factor a lane makes them those
-  of whole rows. Everything that is linear in the weights is one short loop there: that is the place for another observable.
+The weights of a strip are kept, block by block, until all its keys have passed. Then L is known, and one factor a lane turns
+the weights of each block into those of whole rows. Everything measured is one short loop over the blocks in `when_done`: that
+is the place for another observable. Only Σ p z, for the entropy, is carried along while the keys pass (`softmax_block_watched`
+in `forward`), because logits are not kept.
 
 Memory of one strip while it is observed, in float32 from `watched` on:
 
-    entropy, above       LANES each: Σ p z under the running maximum; L − top at the end
-    floor                LANES: the k-th largest logit listed so far
-    best                 [k][LANES]: the largest maxima of short runs of keys
-    listed, listed_keys  [k][LANES]: the k largest logits, and their keys as int32
-    blocks               for each block: its maximum at the time [LANES], first and last row (two int32 in WIDTH floats)
-    weights              [keys][LANES]
+    energy, above        LANES each: Σ p (z − top) under the running maximum; L − top at the end
+    blocks               for each block: the maximum its weights were computed under, later their factor [LANES], and its first
+                         and last row that were computed (two int32 at the beginning of LANES floats)
+    weights              [keys][LANES]; −0.0 where a pair may not be seen
 """
 
 import numba
@@ -22,11 +20,13 @@ from clearhead.kernels.cpu import call as at
 from clearhead.kernels.cpu import strip as strips
 from clearhead.kernels.cpu.logits import HIDDEN
 from clearhead.kernels.cpu.powers import LN_2, LOG2_E, exp2, log2
-from clearhead.kernels.cpu.rows import number
+from clearhead.kernels.cpu.rows import lift, number
 from clearhead.kernels.cpu.strip import BLOCK
-from clearhead.kernels.cpu.tile import ROWS
 from clearhead.kernels.cpu.vector import (
+    ALL_LANES,
     LANES,
+    WIDTH,
+    add_row_sums,
     after,
     as_ints,
     bits,
@@ -35,6 +35,7 @@ from clearhead.kernels.cpu.vector import (
     floats_at,
     fma,
     ints_at,
+    is_never,
     lane_numbers,
     lanes_set,
     larger,
@@ -52,17 +53,21 @@ from clearhead.kernels.cpu.vector import (
 )
 
 NEVER = int32(-2147483648)  # the bits of −0.0: the weight of a pair that may not be seen
-RUN = ROWS  # keys whose largest logit stands for them in the search for the k-th largest
 
 
 # ------------------------------------------------------------------------------------------------- where things are kept
 
 
 @numba.njit(error_model="numpy")
+def block_count(c):
+    """Blocks that a strip meets at most."""
+    return (c[at.LONGEST] + BLOCK - 1) // BLOCK
+
+
+@numba.njit(error_model="numpy")
 def size(c):
     """Floats that observing adds to a strip."""
-    blocks = (c[at.LONGEST] + BLOCK - 1) // BLOCK
-    return (3 + 3 * c[at.K] + 2 * blocks + c[at.LONGEST]) * LANES
+    return (2 + 2 * block_count(c) + c[at.LONGEST]) * LANES
 
 
 @numba.njit(error_model="numpy")
@@ -72,111 +77,32 @@ def above(watched):
 
 
 @numba.njit(error_model="numpy")
-def floor(watched):
-    """[LANES]: a logit must be larger to be listed."""
-    return after(watched, 2 * LANES)
+def block_factor(watched, block):
+    """[LANES]: the running maximum under which a block's weights were computed; later what makes them whole."""
+    return after(watched, (2 + 2 * block) * LANES)
 
 
 @numba.njit(error_model="numpy")
-def best(watched):
-    """[k][LANES]: the largest maxima of runs."""
-    return after(watched, 3 * LANES)
-
-
-@numba.njit(error_model="numpy")
-def listed(c, watched):
-    """[k][LANES]: the largest logits, largest first."""
-    return after(best(watched), c[at.K] * LANES)
-
-
-@numba.njit(error_model="numpy")
-def listed_keys(c, watched):
-    """[k][LANES] int32: their keys."""
-    return as_ints(after(best(watched), 2 * c[at.K] * LANES))
-
-
-@numba.njit(error_model="numpy")
-def block_top(c, watched, block):
-    """[LANES]: the running maximum under which a block's weights were computed."""
-    return after(best(watched), (3 * c[at.K] + 2 * block) * LANES)
-
-
-@numba.njit(error_model="numpy")
-def block_rows(c, watched, block):
+def block_rows(watched, block):
     """First and last row of a block that were computed, two int32."""
-    return as_ints(after(block_top(c, watched, block), LANES))
+    return as_ints(after(watched, (3 + 2 * block) * LANES))
 
 
 @numba.njit(error_model="numpy")
 def weights(c, watched, block):
     """[BLOCK][LANES] of one block."""
-    blocks = (c[at.LONGEST] + BLOCK - 1) // BLOCK
-    return after(best(watched), (3 * c[at.K] + 2 * blocks + block * BLOCK) * LANES)
+    return after(watched, (2 + 2 * block_count(c) + block * BLOCK) * LANES)
 
 
 @numba.njit(error_model="numpy")
 def begin(c, watched):
     """Before the first key."""
     store(watched, 0, splat(float32(0.0)))
-    store(floor(watched), 0, splat(HIDDEN))
-    for r in range(c[at.K]):
-        store(best(watched), r * LANES, splat(HIDDEN))
-        store(listed(c, watched), r * LANES, splat(HIDDEN))
-        for lane in range(LANES):
-            listed_keys(c, watched)[r * LANES + lane] = int32(-1)
-    for block in range((c[at.LONGEST] + BLOCK - 1) // BLOCK):
-        block_rows(c, watched, block)[0] = block_rows(c, watched, block)[1] = int32(0)
+    for block in range(block_count(c)):
+        block_rows(watched, block)[0] = block_rows(watched, block)[1] = int32(0)
 
 
-# -------------------------------------------------------------------------------------------------------- while passing
-
-
-@numba.njit(error_model="numpy")
-def list_largest(c, watched, s, first, last, j0):
-    """Carry the k largest logits of every lane along.
-
-    The k-th largest of the maxima of short runs is a lower bound of the k-th largest logit, found without a branch; few logits
-    lie above it, and only those are put in order. Keys come in rising order, so equal logits keep the smaller key.
-    """
-    k = c[at.K]
-    maxima, found, keys, least = best(watched), listed(c, watched), listed_keys(c, watched), floor(watched)
-    for run in range(first, last, RUN):
-        high = load(s, run * LANES)
-        for n in range(run + 1, min(run + RUN, last)):
-            high = larger(load(s, n * LANES), high)
-        if lanes_set(high > load(maxima, (k - 1) * LANES)) != 0:
-            for r in range(k):
-                held = load(maxima, r * LANES)
-                store(maxima, r * LANES, larger(held, high))
-                high = smaller(held, high)
-    bound = load(maxima, (k - 1) * LANES)
-    for n in range(first, last):
-        z = load(s, n * LANES)
-        candidates = lanes_set((z >= bound) & (z > load(least, 0)))
-        while candidates != 0:
-            lane = lowest_bit(candidates)
-            candidates &= candidates - numba.uint64(1)
-            x = s[n * LANES + lane]
-            place = k - 1
-            while place > 0 and found[(place - 1) * LANES + lane] < x:
-                found[place * LANES + lane] = found[(place - 1) * LANES + lane]
-                keys[place * LANES + lane] = keys[(place - 1) * LANES + lane]
-                place -= 1
-            found[place * LANES + lane] = x
-            keys[place * LANES + lane] = int32(j0 + n)
-            least[lane] = found[(k - 1) * LANES + lane]
-
-
-@numba.njit(error_model="numpy")
-def while_passing(c, watched, s, first, last, j0, block):
-    """Before the logits of a block become weights."""
-    rows = block_rows(c, watched, block)
-    rows[0], rows[1] = int32(first), int32(last)
-    if c[at.K] != 0:
-        list_largest(c, watched, s, first, last, j0)
-
-
-# ------------------------------------------------------------------------------------------------------------- when done
+# ------------------------------------------------------------------------------------------------------ one number a query
 
 
 @numba.njit(error_model="numpy")
@@ -212,97 +138,22 @@ def finish_rows(c, watched, h, row, count, top, total, held):
         if c[at.SINKS] != 0:
             entropy = entropy + where(higher - L < splat(float32(-126.0)), zero, exp2(higher - L) * (L - higher))
         put(c[at.ENTROPY], row, count, where(nothing, zero, entropy) * splat(float32(LN_2)), held)
-    k = c[at.K]
-    for r in range(k):
-        z, keys = load(listed(c, watched), r * LANES), after(listed_keys(c, watched), r * LANES)
-        store(held, 0, where(z == splat(HIDDEN), zero, exp2((z - top) - L)))
-        for lane in range(count):
-            longs_at(c[at.TOP_KEYS])[(row + lane) * k + r] = int64(keys[lane])
-            floats_at(c[at.TOP_WEIGHTS])[(row + lane) * k + r] = held[lane]
 
 
 @numba.njit(error_model="numpy")
-def make_whole(c, watched, block, first, last, top):
-    """A block's weights become those of whole rows; pairs that may not be seen keep −0.0, whatever the factor."""
-    w = weights(c, watched, block)
-    anchor = load(block_top(c, watched, block), 0)
-    # Until a lane has seen something its maximum is −inf, and its weights are 0 whatever they are multiplied by.
-    factor = where(anchor == splat(HIDDEN), splat(float32(0.0)), exp2((anchor - top) - load(above(watched), 0)))
+def add_distance(w, factor, first, last, away, distance):
+    """Σ_j p_ij (a_0 − j) in every lane; `away` is a_0 minus the block's first key, a_0 the strip's first position."""
+    sum_ = splat(float32(0.0))
     for n in range(first, last):
-        p = load(w, n * LANES)
-        store(w, n * LANES, where(bits(p) == splat_int(NEVER), p, p * factor))
+        sum_ = fma(load(w, n * LANES), splat(float32(away - n)), sum_)
+    store(distance, 0, fma(sum_, factor, load(distance, 0)))
 
 
 @numba.njit(error_model="numpy")
-def read_real(c, b, i0, real):
-    """1 for the lanes that hold a query which is not padding, else 0."""
-    padded = bytes_at(c[at.PADDED])
-    for lane in range(LANES):
-        i = i0 + lane
-        real[lane] = int32(i < c[at.TQ] and (c[at.PADDED] == 0 or padded[b * c[at.PADDED_B] + i] == 0))
-
-
-@numba.njit(error_model="numpy")
-def add_received(w, first, last, real, target):
-    """Σ_i p_ij over the queries that are not padding, for every key of a block."""
-    kept, zero = load_int(real, 0) == splat_int(int32(1)), splat(float32(0.0))
-    for n in range(first, last):
-        target[n] += sum_of(where(kept, load(w, n * LANES), zero))
-
-
-@numba.njit(error_model="numpy")
-def add_map(c, w, first, last, j0, real, sums, maxima, counts):
-    """Sum, maximum and number of the pairs in each column of the map, every lane by itself."""
-    kept, zero = load_int(real, 0) == splat_int(int32(1)), splat(float32(0.0))
-    bounds = ints_at(c[at.MAP_COLUMN_BOUNDS])
-    cell_of_key = ints_at(c[at.MAP_COLUMN])
-    n = first
-    while n < last:
-        cell = int64(cell_of_key[j0 + n])
-        end = min(int64(bounds[cell + 1]) - j0, last)
-        sum_, high, count = load(sums, cell * LANES), load(maxima, cell * LANES), load(counts, cell * LANES)
-        for m in range(n, end):
-            p = load(w, m * LANES)
-            shown = where(kept, p, zero)
-            sum_ = sum_ + shown
-            high = larger(shown, high)
-            count = count + where(bits(p) == splat_int(NEVER), zero, splat(float32(1.0)))
-        store(sums, cell * LANES, sum_)
-        store(maxima, cell * LANES, high)
-        store(counts, cell * LANES, where(kept, count, zero))
-        n = end
-
-
-@numba.njit(error_model="numpy")
-def finish_map(c, part, i0, begin, end, sums, maxima, counts):
-    """The lanes of a strip into the rows of the map they belong to."""
-    cell_of_key, cell_of_query = ints_at(c[at.MAP_COLUMN]), ints_at(c[at.MAP_ROW])
-    columns = c[at.MAP_COLUMNS]
-    start = part * c[at.MAP_ROWS] * columns
-    all_sums, all_maxima, all_counts = (
-        after(floats_at(c[at.MAP_SUM]), start),
-        after(floats_at(c[at.MAP_MAX]), start),
-        after(floats_at(c[at.MAP_COUNT]), start),
-    )
-    count = min(LANES, c[at.TQ] - i0)
-    for column in range(int64(cell_of_key[begin]), int64(cell_of_key[end - 1]) + 1):
-        lane = int64(0)
-        while lane < count:
-            row = int64(cell_of_query[i0 + lane])
-            sum_, high, pairs = float32(0.0), float32(0.0), float32(0.0)
-            while lane < count and cell_of_query[i0 + lane] == row:
-                x = column * LANES + lane
-                sum_ += sums[x]
-                pairs += counts[x]
-                high = max(high, maxima[x])
-                lane += 1
-            if sum_ != sum_:
-                high = sum_  # a maximum passes NaN over
-            cell = row * columns + column
-            all_sums[cell] += sum_
-            all_counts[cell] += pairs
-            if not high <= all_maxima[cell]:  # also where it is NaN
-                all_maxima[cell] = high
+def add_position(w, factors, first, last, place, held):
+    """The weight at key row place + lane of a block, for the lanes whose key is in it."""
+    for lane in range(max(int64(0), first - place), min(int64(LANES), last - place)):
+        held[lane] = w[(place + lane) * LANES + lane] * factors[lane]
 
 
 @numba.njit(error_model="numpy")
@@ -315,23 +166,7 @@ def count_visible(w, first, last, seen):
 
 
 @numba.njit(error_model="numpy")
-def add_distance(w, first, last, away, distance):
-    """Σ_j p_ij (a_0 − j) in every lane; `away` is a_0 minus the block's first key, a_0 the strip's first position."""
-    sum_ = splat(float32(0.0))
-    for n in range(first, last):
-        sum_ = fma(load(w, n * LANES), splat(float32(away - n)), sum_)
-    store(distance, 0, load(distance, 0) + sum_)
-
-
-@numba.njit(error_model="numpy")
-def add_position(w, first, last, place, held):
-    """The weight at key row place + lane of a block, for the lanes whose key is in it."""
-    for lane in range(max(int64(0), first - place), min(int64(LANES), last - place)):
-        held[lane] = w[(place + lane) * LANES + lane]
-
-
-@numba.njit(error_model="numpy")
-def add_token_relations(c, b, w, first, last, i0, j0, mine, same, following):
+def add_token_relations(c, b, w, factor, first, last, i0, j0, mine, same, following):
     """Weight on earlier keys with the query's own token, and on keys whose predecessor has it.
 
     `mine` holds the token of each lane's position; lanes whose position is no key hold −1, which no token is.
@@ -340,18 +175,18 @@ def add_token_relations(c, b, w, first, last, i0, j0, mine, same, following):
     token = load_int(mine, 0)
     a = lane_numbers() + splat_int(int32(i0 + c[at.OFFSET]))
     zero = splat(float32(0.0))
-    on_same, on_following = load(same, 0), load(following, 0)
+    on_same, on_following = zero, zero
     for n in range(first, last):
         p, j = load(w, n * LANES), splat_int(int32(j0 + n))
         on_same = on_same + where((token == splat_int(tokens[j0 + n])) & (j < a), p, zero)
         if j0 + n > 0:
             on_following = on_following + where((token == splat_int(tokens[j0 + n - 1])) & (j <= a), p, zero)
-    store(same, 0, on_same)
-    store(following, 0, on_following)
+    store(same, 0, load(same, 0) + on_same * factor)
+    store(following, 0, load(following, 0) + on_following * factor)
 
 
 @numba.njit(error_model="numpy")
-def copy_rows(c, b, h, w, first, last, i0, j0):
+def copy_rows(c, b, h, w, factors, first, last, i0, j0):
     """The chosen rows of weights that lie in this strip."""
     chosen = ints_at(c[at.ROW_NUMBERS])
     for r in range(c[at.ROW_COUNT]):
@@ -359,84 +194,350 @@ def copy_rows(c, b, h, w, first, last, i0, j0):
         if 0 <= lane < LANES:
             target = after(floats_at(c[at.ROWS]), ((b * c[at.HQ] + h) * c[at.ROW_COUNT] + r) * c[at.TK] + j0)
             for n in range(first, last):
-                target[n] = w[n * LANES + lane] + float32(0.0)  # −0.0 becomes 0
+                target[n] = w[n * LANES + lane] * factors[lane] + float32(0.0)  # −0.0 becomes 0
+
+
+# ------------------------------------------------------------------------------------------------- the k largest of a query
+
+
+@numba.njit(error_model="numpy")
+def run_length(c, keys):
+    """How many keys in a row are represented by the largest of them: at most 8, fewer where there are few keys."""
+    run = int64(8)
+    while run > 1 and keys < 4 * c[at.K] * run:
+        run //= 2
+    return run
+
+
+@numba.njit(error_model="numpy")
+def add_run_maxima(w, factor, first, last, run, maxima):
+    """The largest weight of every run of a block, [run][LANES]; returns how many runs there are."""
+    runs = int64(0)
+    for start in range(first, last, run):
+        high = load(w, start * LANES)
+        for n in range(start + 1, min(start + run, last)):
+            high = larger(load(w, n * LANES), high)
+        store(maxima, runs * LANES, high * factor)
+        runs += 1
+    return runs
+
+
+@numba.njit(error_model="numpy")
+def kth_largest(k, maxima, runs, best):
+    """A lower bound of the k-th largest weight of every lane: the k-th largest of the maxima of runs.
+
+    A number sinks through the k best so far, by vector minima and maxima and without a branch.
+    """
+    for r in range(k):
+        store(best, r * LANES, splat(float32(0.0)))
+    for run in range(runs):
+        high = load(maxima, run * LANES)
+        if lanes_set(high > load(best, (k - 1) * LANES)) != 0:
+            for r in range(k):
+                held = load(best, r * LANES)
+                store(best, r * LANES, larger(held, high))
+                high = smaller(held, high)
+    return load(best, (k - 1) * LANES)
+
+
+@numba.njit(error_model="numpy")
+def add_candidates(w, factors, first, last, run, maxima, bounds, j0, most, counts, found, keys):
+    """Every weight of a block that reaches its lane's bound, in the order of the keys: found, keys [most][LANES].
+
+    A run is looked into only for lanes whose bound its largest weight reaches; then each of its weights is written down, and
+    the place moves on if it was worth it. A lane that has no room left is not continued.
+    """
+    bound = load(bounds, 0)
+    number_ = int64(0)
+    for start in range(first, last, run):
+        lanes = lanes_set(load(maxima, number_ * LANES) >= bound)
+        number_ += 1
+        while lanes != 0:
+            lane = lowest_bit(lanes)
+            lanes &= lanes - numba.uint64(1)
+            count, least, factor = int64(counts[lane]), bounds[lane], factors[lane]
+            if count + run > most:
+                counts[lane] = int32(most + 1)
+                continue
+            for n in range(start, min(start + run, last)):
+                x = w[n * LANES + lane] * factor
+                found[count * LANES + lane] = x
+                keys[count * LANES + lane] = int32(j0 + n)
+                count += int64(x >= least and not is_never(x))
+            counts[lane] = int32(count)
+
+
+@numba.njit(error_model="numpy")
+def sort_candidates(k, counts, found, keys, best, best_keys):
+    """The k largest of every lane's candidates, largest first, equal ones in the order of their keys."""
+    longest = int64(0)
+    for lane in range(LANES):
+        longest = max(longest, int64(counts[lane]))
+    for r in range(k):
+        store(best, r * LANES, splat(float32(-1.0)))
+        store(best_keys, r * LANES, splat_int(int32(-1)))
+    count = load_int(counts, 0)
+    for slot in range(longest):
+        x, key = load(found, slot * LANES), load_int(keys, slot * LANES)
+        x = where(splat_int(int32(slot)) < count, x, splat(float32(-1.0)))
+        for r in range(k):
+            held, held_key = load(best, r * LANES), load_int(best_keys, r * LANES)
+            higher = x > held
+            store(best, r * LANES, where(higher, x, held))
+            store(best_keys, r * LANES, where(higher, key, held_key))
+            x, key = where(higher, held, x), where(higher, held_key, key)
+
+
+@numba.njit(error_model="numpy")
+def insert_all(c, watched, lane, begin_, end, best, best_keys):
+    """The same for one lane by looking at every key: for rows of many equal weights, which all reach the bound."""
+    k = c[at.K]
+    for r in range(k):
+        best[r * LANES + lane], best_keys[r * LANES + lane] = float32(-1.0), int32(-1)
+    block = int64(0)
+    for j0 in range(begin_, end, BLOCK):
+        w, rows, factor = weights(c, watched, block), block_rows(watched, block), block_factor(watched, block)[lane]
+        for n in range(rows[0], rows[1]):
+            x = w[n * LANES + lane] * factor
+            if x > best[(k - 1) * LANES + lane] and not is_never(x):
+                place = k - 1
+                while place > 0 and best[(place - 1) * LANES + lane] < x:
+                    best[place * LANES + lane] = best[(place - 1) * LANES + lane]
+                    best_keys[place * LANES + lane] = best_keys[(place - 1) * LANES + lane]
+                    place -= 1
+                best[place * LANES + lane], best_keys[place * LANES + lane] = x, int32(j0 + n)
+        block += 1
+
+
+@numba.njit(error_model="numpy")
+def write_largest(c, watched, row, count, begin_, end, scratch):
+    """The k largest weights of every query of a strip, and their keys.
+
+    A bound for the k-th largest is found without a branch, from the maxima of short runs; few weights reach it, and only those
+    are put in order.
+    """
+    k = c[at.K]
+    most = 2 * k + 16
+    bounds, counts = scratch, as_ints(after(scratch, LANES))
+    best, best_keys = after(scratch, 2 * LANES), as_ints(after(scratch, (2 + k) * LANES))
+    found, keys = after(scratch, (2 + 2 * k) * LANES), as_ints(after(scratch, (2 + 2 * k + most) * LANES))
+    maxima = after(scratch, (2 + 2 * k + 2 * most) * LANES)
+    run, runs, block = run_length(c, end - begin_), int64(0), int64(0)
+    for _ in range(begin_, end, BLOCK):
+        rows = block_rows(watched, block)
+        if rows[0] < rows[1]:
+            factor = load(block_factor(watched, block), 0)
+            w = weights(c, watched, block)
+            runs += add_run_maxima(w, factor, int64(rows[0]), int64(rows[1]), run, after(maxima, runs * LANES))
+        block += 1
+    store(bounds, 0, kth_largest(k, maxima, runs, best))
+    for lane in range(LANES):
+        counts[lane] = int32(0)
+    runs = block = int64(0)
+    for j0 in range(begin_, end, BLOCK):
+        rows, w = block_rows(watched, block), weights(c, watched, block)
+        first, last = int64(rows[0]), int64(rows[1])
+        factors = block_factor(watched, block)
+        add_candidates(w, factors, first, last, run, after(maxima, runs * LANES), bounds, j0, most, counts, found, keys)
+        runs += (last - first + run - 1) // run
+        block += 1
+    sort_candidates(k, counts, found, keys, best, best_keys)
+    for lane in range(count):
+        if counts[lane] > most:
+            insert_all(c, watched, lane, begin_, end, best, best_keys)
+        for r in range(k):
+            longs_at(c[at.TOP_KEYS])[(row + lane) * k + r] = int64(best_keys[r * LANES + lane])
+            x = best[r * LANES + lane]
+            floats_at(c[at.TOP_WEIGHTS])[(row + lane) * k + r] = x if x > float32(0.0) else float32(0.0)
+
+
+# ----------------------------------------------------------------------------------------------------- sums over queries
+
+
+@numba.njit(error_model="numpy")
+def read_real(c, b, i0, real):
+    """1 for the lanes that hold a query which is not padding, else 0."""
+    padded = bytes_at(c[at.PADDED])
+    for lane in range(LANES):
+        i = i0 + lane
+        real[lane] = int32(i < c[at.TQ] and (c[at.PADDED] == 0 or padded[b * c[at.PADDED_B] + i] == 0))
+
+
+@numba.njit(error_model="numpy")
+def add_received(w, factor, first, last, target):
+    """Σ_i p_ij for every key of a block."""
+    whole = first + (last - first) // WIDTH * WIDTH
+    for n in range(first, whole, WIDTH):
+        add_row_sums(after(w, n * LANES), factor, after(target, n))
+    for n in range(whole, last):
+        target[n] += sum_of(load(w, n * LANES) * factor)
+
+
+@numba.njit(error_model="numpy")
+def add_map(c, w, factor, first, last, j0, sums, maxima):
+    """Sum and maximum of the weights in each column of the map, every lane by itself."""
+    bounds, cell_of_key = ints_at(c[at.MAP_COLUMN_BOUNDS]), ints_at(c[at.MAP_COLUMN])
+    n = first
+    while n < last:
+        cell = int64(cell_of_key[j0 + n])
+        end = min(int64(bounds[cell + 1]) - j0, last)
+        sum_, high = load(sums, cell * LANES), load(maxima, cell * LANES)
+        for m in range(n, end):
+            p = load(w, m * LANES) * factor
+            sum_ = sum_ + p
+            high = larger(p, high)
+        store(sums, cell * LANES, sum_)
+        store(maxima, cell * LANES, high)
+        n = end
+
+
+@numba.njit(error_model="numpy")
+def add_map_counts(c, w, kept, first, last, j0, counts):
+    """How many pairs of each column of the map may be seen, where intervals do not say it."""
+    cell_of_key = ints_at(c[at.MAP_COLUMN])
+    zero, one = splat(float32(0.0)), splat(float32(1.0))
+    for n in range(first, last):
+        cell = int64(cell_of_key[j0 + n])
+        seen = where(bits(load(w, n * LANES)) == splat_int(NEVER), zero, where(kept, one, zero))
+        store(counts, cell * LANES, load(counts, cell * LANES) + seen)
+
+
+@numba.njit(error_model="numpy")
+def finish_map(c, address, cells, i0, first, columns, turned, adding):
+    """Add the columns of a strip to the rows of the map its lanes belong to, or take the maximum.
+
+    `cells` [columns][LANES] are turned on their side, so that each lane is a row of cells to be added.
+    """
+    cell_of_query = ints_at(c[at.MAP_ROW])
+    lift(after(cells, first * LANES), columns, turned, columns)
+    for lane in range(min(LANES, c[at.TQ] - i0)):
+        row = after(floats_at(address), int64(cell_of_query[i0 + lane]) * c[at.MAP_COLUMNS] + first)
+        for n in range(columns):
+            x, y = turned[lane * columns + n], row[n]
+            if adding:
+                row[n] = y + x
+            else:
+                row[n] = x if x > y else y
+
+
+# ------------------------------------------------------------------------------------------------------------- when done
+
+
+@numba.njit(error_model="numpy")
+def make_whole(w, factor, first, last):
+    """A block's weights become those of whole rows; pairs that may not be seen keep −0.0, whatever the factor."""
+    for n in range(first, last):
+        p = load(w, n * LANES)
+        store(w, n * LANES, where(bits(p) == splat_int(NEVER), p, p * factor))
+
+
+@numba.njit(error_model="numpy")
+def blank(w, kept, first, last):
+    """No weight, not even NaN, in the lanes that do not count."""
+    for n in range(first, last):
+        store(w, n * LANES, where(kept, load(w, n * LANES), splat(float32(0.0))))
 
 
 @numba.njit(error_model="numpy")
 def scratch_size(c):
-    """Floats that `when_done` needs for itself: ten numbers a lane, and three a lane for each column of the map."""
-    return (10 + 3 * c[at.MAP_COLUMNS]) * LANES
+    """Floats that `when_done` needs for itself: numbers a lane, three for each column of the map, and the search's."""
+    k = c[at.K]
+    search = 2 + 2 * k + 2 * (2 * k + 16) + c[at.LONGEST]
+    return (10 + max(4 * c[at.MAP_COLUMNS], search if k != 0 else int64(0))) * LANES
 
 
 @numba.njit(error_model="numpy")
 def when_done(c, b, h, part, strip, watched, i0, scratch):
-    """Everything linear in the weights of a strip. `part` says whose sums over queries these are."""
+    """Everything that is measured on the weights of a strip. `part` says whose sums over queries these are."""
     columns = c[at.MAP_COLUMNS]
-    top = strips.top(c, strip)
+    top, total = load(strips.top(c, strip), 0), load(strips.total(c, strip), 0)
     real, mine = as_ints(scratch), as_ints(after(scratch, LANES))
-    seen, distance, same, following, own, previous, leading = (
-        after(scratch, 2 * LANES),
-        after(scratch, 3 * LANES),
-        after(scratch, 4 * LANES),
-        after(scratch, 5 * LANES),
-        after(scratch, 6 * LANES),
-        after(scratch, 7 * LANES),
-        after(scratch, 8 * LANES),
-    )
+    seen, distance = after(scratch, 2 * LANES), after(scratch, 3 * LANES)
+    same, following = after(scratch, 4 * LANES), after(scratch, 5 * LANES)
+    own, previous, leading = after(scratch, 6 * LANES), after(scratch, 7 * LANES), after(scratch, 8 * LANES)
     held, sums = after(scratch, 9 * LANES), after(scratch, 10 * LANES)
     maxima, counts = after(sums, columns * LANES), after(sums, 2 * columns * LANES)
-    for n in range(2, 10 + 3 * columns):
-        store(scratch, n * LANES, splat(float32(0.0)))
+    turned = after(sums, 3 * columns * LANES)
+    zero, one = splat(float32(0.0)), splat(float32(1.0))
+    for n in range(2, 10):
+        store(scratch, n * LANES, zero)
     read_real(c, b, i0, real)
+    kept = load_int(real, 0) == splat_int(int32(1))
+    tame = lanes_set(total == total) == ALL_LANES  # no NaN anywhere in the strip
     a = i0 + c[at.OFFSET]
     if c[at.TOKENS] != 0:
         tokens = after(ints_at(c[at.TOKENS]), b * c[at.TOKENS_B])
         for lane in range(LANES):
             mine[lane] = tokens[a + lane] if 0 <= a + lane < c[at.TK] else int32(-1)
     spans = strips.spans(c, strip)
+    begin_, end = spans[0] // BLOCK * BLOCK, spans[3]
     block = int64(0)
-    for j0 in range(spans[0] // BLOCK * BLOCK, spans[3], BLOCK):
-        rows = block_rows(c, watched, block)
+    for j0 in range(begin_, end, BLOCK):
+        rows, w, factors = block_rows(watched, block), weights(c, watched, block), block_factor(watched, block)
         first, last = int64(rows[0]), int64(rows[1])
-        w = weights(c, watched, block)
-        if first < last:
-            make_whole(c, watched, block, first, last, load(top, 0))
-            if c[at.RECEIVED] != 0:
-                add_received(w, first, last, real, after(doubles_at(c[at.RECEIVED]), part * c[at.TK] + j0))
-            if columns != 0:
-                add_map(c, w, first, last, j0, real, sums, maxima, counts)
-            if c[at.VISIBLE] != 0:
-                count_visible(w, first, last, seen)
-            if c[at.DISTANCE] != 0:
-                add_distance(w, first, last, a - j0, distance)
-            if c[at.SELF] != 0:
-                add_position(w, first, last, a - j0, own)
-                add_position(w, first, last, a - 1 - j0, previous)
-                if j0 == 0 and first == 0:
-                    store(leading, 0, load(w, 0))
-            if c[at.TOKENS] != 0:
-                add_token_relations(c, b, w, first, last, i0, j0, mine, same, following)
-            if c[at.ROWS] != 0:
-                copy_rows(c, b, h, w, first, last, i0, j0)
         block += 1
+        if first >= last:
+            continue
+        # Until a lane has seen something its maximum is −inf, and its weights are 0 whatever they are multiplied by.
+        anchor = load(factors, 0)
+        factor = where(anchor == splat(HIDDEN), zero, exp2((anchor - top) - load(above(watched), 0)))
+        if not tame:
+            make_whole(w, factor, first, last)
+            factor = one
+        store(factors, 0, factor)
+        if c[at.VISIBLE] != 0:
+            count_visible(w, first, last, seen)
+        if c[at.DISTANCE] != 0:
+            add_distance(w, factor, first, last, a - j0, distance)
+        if c[at.SELF] != 0:
+            add_position(w, factors, first, last, a - j0, own)
+            add_position(w, factors, first, last, a - 1 - j0, previous)
+            if j0 == 0 and first == 0:
+                store(leading, 0, load(w, 0) * factor)
+        if c[at.TOKENS] != 0:
+            add_token_relations(c, b, w, factor, first, last, i0, j0, mine, same, following)
+        if c[at.ROWS] != 0:
+            copy_rows(c, b, h, w, factors, first, last, i0, j0)
     row, count = (b * c[at.HQ] + h) * c[at.TQ] + i0, min(LANES, c[at.TQ] - i0)
-    none = splat(float32(0.0))
-    if columns != 0 and spans[0] < spans[3]:
-        finish_map(c, part, i0, spans[0], spans[3], sums, maxima, counts)
     if c[at.VISIBLE] != 0:
         put(c[at.VISIBLE], row, count, load(seen, 0), held)
     if c[at.DISTANCE] != 0:
         # Measured from the strip's first query; each lane is that much further along, as often as it has weight.
-        mass = where(
-            load(strips.total(c, strip), 0) == none,
-            none,
-            exp2(none - load(above(watched), 0)) * load(strips.total(c, strip), 0),
-        )
-        put(c[at.DISTANCE], row, count, load(distance, 0) + mass * to_floats(lane_numbers()), held)
+        mass = where(total == zero, zero, exp2(zero - load(above(watched), 0)) * total)
+        put(c[at.DISTANCE], row, count, fma(mass, to_floats(lane_numbers()), load(distance, 0)), held)
     if c[at.SELF] != 0:
-        put(c[at.SELF], row, count, load(own, 0) + none, held)
-        put(c[at.PREVIOUS], row, count, load(previous, 0) + none, held)
-        put(c[at.FIRST], row, count, load(leading, 0) + none, held)
+        put(c[at.SELF], row, count, load(own, 0) + zero, held)  # −0.0 becomes 0
+        put(c[at.PREVIOUS], row, count, load(previous, 0) + zero, held)
+        put(c[at.FIRST], row, count, load(leading, 0) + zero, held)
     if c[at.TOKENS] != 0:
         put(c[at.SAME], row, count, load(same, 0), held)
         put(c[at.AFTER_SAME], row, count, load(following, 0), held)
+    if c[at.K] != 0:
+        write_largest(c, watched, row, count, begin_, end, sums)
+    for n in range(3 * columns):
+        store(sums, n * LANES, zero)
+    block = int64(0)
+    for j0 in range(begin_, end, BLOCK):
+        rows, w = block_rows(watched, block), weights(c, watched, block)
+        first, last = int64(rows[0]), int64(rows[1])
+        factor = where(kept, load(block_factor(watched, block), 0), zero)
+        block += 1
+        if first >= last:
+            continue
+        if columns != 0 and c[at.MAP_COUNT] != 0:
+            add_map_counts(c, w, kept, first, last, j0, counts)
+        if not tame:
+            blank(w, kept, first, last)
+        if c[at.RECEIVED] != 0:
+            add_received(w, factor, first, last, after(doubles_at(c[at.RECEIVED]), part * c[at.TK] + j0))
+        if columns != 0:
+            add_map(c, w, factor, first, last, j0, sums, maxima)
+    if columns != 0 and begin_ < end:
+        cell_of_key = ints_at(c[at.MAP_COLUMN])
+        left = int64(cell_of_key[begin_])
+        wide = int64(cell_of_key[end - 1]) + 1 - left
+        start = 4 * part * c[at.MAP_ROWS] * columns
+        finish_map(c, c[at.MAP_SUM] + start, sums, i0, left, wide, turned, True)
+        finish_map(c, c[at.MAP_MAX] + start, maxima, i0, left, wide, turned, False)
+        if c[at.MAP_COUNT] != 0:
+            finish_map(c, c[at.MAP_COUNT] + start, counts, i0, left, wide, turned, True)

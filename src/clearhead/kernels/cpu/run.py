@@ -156,15 +156,16 @@ def observe(
     # Weights are kept until a strip is done; fewer strips at a time keep them in the second-level cache.
     together = max(1, min(STRIPS, KEPT // (4 * lanes * longest)))
     parts = max(1, min(-(-strips // together), -(-SUMMED // max(1, B * Hq))))
-    found, sums = _results(p, observables, offset, padded, call, parts)
+    found, sums = _results(p, observables, padded, call, parts)
     if B * Hq * Tq:
         _cut(call, _even_parts(spans, parts), together)
         call.put(at.OBSERVING, 1)
         call.put(at.LONGEST, longest)
-        watched = (3 + 3 * observables.top_k + 2 * (longest // BLOCK) + longest) * lanes
-        floats = _scratch(p, together) + together * watched + (10 + 3 * columns) * lanes
+        watched = (2 + 2 * (longest // BLOCK) + longest) * lanes
+        search = 2 + 2 * observables.top_k + 2 * (2 * observables.top_k + 16) + longest
+        floats = _scratch(p, together) + together * watched + (10 + max(4 * columns, search)) * lanes
         threads.run("forward", call, floats, B * Hq * parts)
-    found = {"lse": lse} | _finished(p, observables, found | sums)
+    found = {"lse": lse} | _finished(p, observables, padded, found | sums)
     if p.sinks is not None:
         found["sink"] = torch.exp(p.sinks.float()[:, None] - lse)
     return out, found
@@ -190,7 +191,7 @@ def _even_parts(spans: np.ndarray, parts: int) -> list[int]:
 
 
 def _results(
-    p: Problem, observables: Observables, offset: int, padded: Tensor | None, call: Builder, parts: int
+    p: Problem, observables: Observables, padded: Tensor | None, call: Builder, parts: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Room for everything that is asked for, written down in the call: per query, and summed over queries by part."""
     B, Hq, Tq, _ = p.query.shape
@@ -201,7 +202,8 @@ def _results(
         found[name] = torch.empty(B, Hq, Tq, *more, dtype=dtype)
         call.address(place, found[name])
 
-    if p.plan.query_labels is not None or p.plan.dense is not None or p.bias is not None:
+    checked = p.plan.query_labels is not None or p.plan.dense is not None or p.bias is not None
+    if checked:  # intervals do not say how many keys a query may see
         room("visible", at.VISIBLE)
     if want.max_logit:
         room("max_logit", at.MAX_LOGIT)
@@ -240,14 +242,17 @@ def _results(
             call.address(place, torch.from_numpy(np.repeat(np.arange(cells, dtype=np.int32), np.diff(bounds))))
             if place == at.MAP_COLUMN:
                 call.address(at.MAP_COLUMN_BOUNDS, torch.from_numpy(bounds.astype(np.int32)))
-        for name, place in (("map_mean", at.MAP_SUM), ("map_max", at.MAP_MAX), ("map_count", at.MAP_COUNT)):
+        places = [("map_mean", at.MAP_SUM), ("map_max", at.MAP_MAX)] + [("map_count", at.MAP_COUNT)] * checked
+        for name, place in places:
             sums[name] = torch.zeros(B * Hq, parts, rows, columns)
             call.address(place, sums[name])
         call.put(at.MAP_ROWS, rows, columns)
     return found, sums
 
 
-def _finished(p: Problem, observables: Observables, found: dict[str, Tensor]) -> dict[str, Tensor]:
+def _finished(
+    p: Problem, observables: Observables, padded: Tensor | None, found: dict[str, Tensor]
+) -> dict[str, Tensor]:
     """Parts added up, always in the same order; sums turned into means."""
     B, Hq = p.query.shape[:2]
     if "visible" in found:
@@ -257,7 +262,27 @@ def _finished(p: Problem, observables: Observables, found: dict[str, Tensor]) ->
     if observables.received:
         found["received"] = found["received"].sum(1).float().view(B, Hq, -1)
     if observables.map:
-        pairs = found.pop("map_count").sum(1).clamp(min=1)
-        for name, x in (("map_mean", found["map_mean"].sum(1) / pairs), ("map_max", found["map_max"].amax(1))):
-            found[name] = x.view(B, Hq, *x.shape[1:])
+        if "map_count" in found:
+            pairs = found.pop("map_count").sum(1).view(B, Hq, *found["map_mean"].shape[2:])
+        else:
+            pairs = _pairs(p, padded, *found["map_mean"].shape[2:])
+        sums, highest = (found[name] for name in ("map_mean", "map_max"))
+        sums = (sums.sum(1) if sums.shape[1] > 1 else sums[:, 0]).view(B, Hq, *sums.shape[2:])
+        highest = (highest.amax(1) if highest.shape[1] > 1 else highest[:, 0]).view(sums.shape)
+        found["map_mean"] = sums / pairs.clamp(min=1)
+        found["map_max"] = torch.where(sums.isnan(), sums, highest)  # the kernel's maximum passes NaN over
     return found
+
+
+def _pairs(p: Problem, padded: Tensor | None, rows: int, columns: int) -> Tensor:
+    """How many pairs of each cell of the map may be seen, from the intervals alone; (B or 1, 1, rows, columns)."""
+    Tq, Tk = p.query.shape[2], p.key.shape[2]
+    lo, hi = p.plan.lo.numpy(), p.plan.hi.numpy()
+    if padded is not None:
+        hi = np.where(padded.numpy(), lo, hi)
+    starts = np.arange(rows) * Tq // max(1, rows)
+    ends = np.arange(columns + 1, dtype=np.int32) * Tk // max(1, columns)
+    # Keys seen before each bound, added up over the queries of each cell; the difference of two bounds is a column.
+    before = np.maximum(np.minimum(ends, hi[..., None]) - lo[..., None], 0)
+    summed = np.add.reduceat(before, starts, axis=1, dtype=np.float32) if rows else before.astype(np.float32)
+    return torch.from_numpy(np.diff(summed, axis=-1))[:, None]

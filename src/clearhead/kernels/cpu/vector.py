@@ -12,7 +12,7 @@ import operator
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import types, uint64
 from numba.core import cgutils
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
@@ -20,6 +20,7 @@ from numba.extending import intrinsic, lower_builtin, models, register_model
 from clearhead.kernels.cpu.machine import shape
 
 LANES, WIDTH = shape().lanes, shape().width
+ALL_LANES = uint64((1 << LANES) - 1)
 CONTRACT = ("contract",)
 I32, I64 = ir.IntType(32), ir.IntType(64)
 
@@ -231,6 +232,62 @@ def sum_of(typing, x):
         return total
 
     return types.float32(x), emit
+
+
+@intrinsic
+def is_never(typing, x):
+    """Whether a number is −0.0."""
+
+    def emit(context, builder, sig, args):
+        return builder.icmp_signed("==", builder.bitcast(args[0], I32), I32(-(2**31)))
+
+    return types.boolean(types.float32), emit
+
+
+@intrinsic
+def add_row_sums(typing, rows, factor, target):
+    """target[n] += Σ_lane factor[lane] · rows[n][lane] for n < WIDTH, the target in float64.
+
+    Two vectors become one by adding their halves, side by side; after log2(WIDTH) rounds one vector holds every row's sum.
+    """
+
+    def emit(context, builder, sig, args):
+        rows, factor, target = args
+        kind = ir.VectorType(ir.FloatType(), WIDTH)
+
+        def picked(a: Any, b: Any, order: list[int]) -> Any:
+            return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), order))
+
+        pieces = range(0, LANES, WIDTH)
+        factors = [picked(factor, factor, list(range(start, start + WIDTH))) for start in pieces]
+        vectors = []
+        for n in range(WIDTH):
+            sum_ = ir.Constant(kind, [0.0] * WIDTH)
+            for start, f in zip(pieces, factors, strict=True):
+                x = builder.load(_at(builder, rows, I64(n * LANES + start), kind), align=4)
+                sum_ = _fma(builder, x, f, sum_)
+            vectors.append(sum_)
+        piece = WIDTH  # how many numbers of a row a vector still holds
+        while piece > 1:
+            half = piece // 2
+            low = [
+                source + place
+                for source in (0, WIDTH)
+                for at in range(0, WIDTH, piece)
+                for place in range(at, at + half)
+            ]
+            high = [place + half for place in low]
+            vectors = [
+                builder.fadd(picked(a, b, low), picked(a, b, high))
+                for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+            ]
+            piece = half
+        wide = ir.VectorType(ir.DoubleType(), WIDTH)
+        place = _at(builder, target, I64(0), wide)
+        builder.store(builder.fadd(builder.load(place, align=8), builder.fpext(vectors[0], wide)), place, align=8)
+        return context.get_dummy_value()
+
+    return types.void(rows, factor, target), emit
 
 
 # ---------------------------------------------------------------------------------------------------- pointers and atoms

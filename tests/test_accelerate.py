@@ -49,20 +49,16 @@ def registered() -> str:
 def ran(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often our own kernels ran: a call that was handed back would agree with PyTorch without proving anything."""
     counts: Counter[str] = Counter()
-    real = home._kernels
 
-    def counting(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        def counted(what: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
-            def run(*args: Any) -> Any:
-                counts[what] += 1
-                return kernel(*args)
+    def counted(what: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            counts[what] += 1
+            return method(*args)
 
-            return run
+        return run
 
-        forward, backward = real(name)
-        return counted("forward", forward), counted("backward", backward)
-
-    monkeypatch.setattr(home, "_kernels", counting)
+    for what, name in (("forward", "attend"), ("backward", "attend_backward")):
+        monkeypatch.setattr(home._Override, name, counted(what, getattr(home._Override, name)))
     return counts
 
 
@@ -537,7 +533,7 @@ def test_an_exception_of_a_kernel_reaches_the_caller_and_breaks_nothing(monkeypa
 
     args = inputs()
     wanted = sdpa(*args)
-    monkeypatch.setattr(home, "_kernels", lambda _: (fails, fails))
+    monkeypatch.setattr(home.select, "kernels", lambda _: home.select.Kernels(fails, fails, fails))
     with accelerate(), pytest.raises(MemoryError, match="no room"):
         sdpa(*args)
     assert torch.equal(sdpa(*args), wanted)

@@ -283,7 +283,7 @@ MESSAGES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "an implementation nobody wrote": (
         lambda: attention(q, k, k, impl="flash"),
-        'impl: expected one of "auto", "tiled", "reference", got \'flash\'. '
+        'impl: expected one of "auto", "cpu", "tiled", "reference", got \'flash\'. '
         'Use "auto" and read clearhead.explain(query, key, value) for what it chooses.',
     ),
 }
@@ -301,7 +301,7 @@ def test_the_message_names_the_argument_and_the_numbers(name: str) -> None:
 def test_an_unknown_implementation_in_the_environment_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLEARHEAD_IMPL", "flash")
     with pytest.raises(
-        ArgumentError, match=r'^CLEARHEAD_IMPL: expected one of "auto", "tiled", "reference", got \'flash\''
+        ArgumentError, match=r'^CLEARHEAD_IMPL: expected one of "auto", "cpu", "tiled", "reference", got \'flash\''
     ):
         attention(q, k, k)
     assert attention(q, k, k, impl="tiled").shape == (2, 4, 3, 8)  # an explicit name does not ask the environment

@@ -29,7 +29,8 @@ MAY_IMPORT = {
     "kernels": ("errors", "masks", "biases", "observables"),
     "attention": ("errors", "masks", "biases", "observables", "reference", "kernels"),
 }
-MIDDLE = ("nn", "watch", "trace", "check", "roles", "ladder")  # above attention, below what shows things to people
+# Between attention and what shows things to people.
+MIDDLE = ("accelerate", "nn", "watch", "trace", "check", "roles", "ladder")
 UPPER = ("models", "survey", "viewer", "lesson")
 MIDDLE_MAY = (*MAY_IMPORT, *MIDDLE)
 

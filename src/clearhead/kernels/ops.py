@@ -258,8 +258,8 @@ def run(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:
     Through the operator where something looks on that must see one (a compiler, vmap, a tracer), else straight to the
     kernel: an operator written in Python costs about 0.1 ms a call.
     """
-    kernel = select.kernels(impl).attention
     if _nobody_looks_on(*_differentiable(problem)):
+        kernel = select.kernels(impl).attention  # not above: a compiler would trace the loading of it
         if not _needs_gradients(problem):
             return _exactly(problem, kernel)
         output, lse = _Eager.apply(*_differentiable(problem), problem, impl, kernel)

@@ -257,8 +257,8 @@ def _finished(
     B, Hq = p.query.shape[:2]
     if "visible" in found:
         found["visible"] = found["visible"].to(torch.int64)
-    else:
-        found["visible"] = (p.plan.hi - p.plan.lo).clamp(min=0)[:, None]
+    else:  # in front, as every implementation names it
+        found = {"visible": (p.plan.hi - p.plan.lo).clamp(min=0)[:, None]} | found
     if observables.received:
         found["received"] = found["received"].sum(1).float().view(B, Hq, -1)
     if observables.map:

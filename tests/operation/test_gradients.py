@@ -196,6 +196,18 @@ def test_the_registered_operator_keeps_the_rules_of_operators(name: str, impl: s
 
 
 @pytest.mark.parametrize("impl", DTYPE)
+def test_the_backward_operator_gives_what_the_compiler_is_told(impl: str) -> None:
+    bias, sinks = (x.detach().to(DTYPE[impl]) for x in inputs(bias=(1, 4, 7, 9), sinks=True)[3:])
+    arguments = op_arguments(Causal(), impl, bias=bias, sinks=sinks)
+    with torch.no_grad():
+        out, lse = ops.attention_op(*arguments)
+    incoming = torch.randn_like(out), torch.randn_like(lse)
+    for with_bias in (False, True):
+        whole = (*arguments, out, lse, *incoming, with_bias)
+        torch.library.opcheck(ops.attention_backward_op, whole, test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.parametrize("impl", DTYPE)
 def test_the_registered_operator_keeps_the_rules_with_every_option(impl: str) -> None:
     bias, sinks = (x.detach().to(DTYPE[impl]).requires_grad_() for x in inputs(bias=(1, 4, 7, 9), sinks=True)[3:])
     torch.library.opcheck(ops.attention_op, op_arguments(Causal(), impl, bias=bias, sinks=sinks, softcap=2.0))

@@ -123,7 +123,8 @@ def attention_backward_op(
     The bias's is only computed `with_bias`, else it is empty too.
     """
     problem = _problem(query, key, value, lo, hi, query_labels, key_labels, dense, bias, slopes, sinks, scale, softcap)
-    return _gradients(problem, impl, out, lse, grad_out, grad_lse, with_bias)
+    found = _gradients(problem, impl, out, lse, grad_out, grad_lse, with_bias)
+    return [g.contiguous() for g in found]  # as the compiler is told below
 
 
 def _gradients(

@@ -52,11 +52,12 @@ SCALE, SOFTCAP = _one(), _one()  # float64 bits; no softcap is 0.0
 # How the work is cut, and the scratch memory of each worker.
 TASKS, NEXT_TICKET, TICKETS, STRIPS_A_TASK, PARTS, SCRATCH, SCRATCH_SIZE = (_one() for _ in range(7))
 # What is observed, if anything is.
-OBSERVING = _one()
+OBSERVING, MERGING = _one(), _one()
 K, TOP_KEYS, TOP_WEIGHTS, MAX_LOGIT, ENTROPY, VISIBLE = (_one() for _ in range(6))
 SELF, PREVIOUS, FIRST, DISTANCE, SAME, AFTER_SAME, TOKENS, TOKENS_B = (_one() for _ in range(8))
-RECEIVED, PADDED, PADDED_B, ROWS, ROW_COUNT, ROW_NUMBERS, LONGEST = (_one() for _ in range(7))
-MAP_ROWS, MAP_COLUMNS, MAP_ROW, MAP_COLUMN, MAP_COLUMN_BOUNDS, MAP_SUM, MAP_MAX, MAP_COUNT = (_one() for _ in range(8))
+RECEIVED, RECEIVED_OUT, PADDED, PADDED_B, ROWS, ROW_COUNT, ROW_NUMBERS, LONGEST = (_one() for _ in range(8))
+MAP_ROWS, MAP_COLUMNS, MAP_ROW, MAP_COLUMN, MAP_COLUMN_BOUNDS = (_one() for _ in range(5))
+MAP_SUM, MAP_MAX, MAP_COUNT, MAP_MEAN_OUT, MAP_MAX_OUT = (_one() for _ in range(5))
 FIELDS = _one()
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}

@@ -303,6 +303,8 @@ def attend_part(c, b, h, part, scratch):
     """The strips of one part, a few at a time."""
     bounds = longs_at(c[at.TASKS])
     slot = (b * c[at.HQ] + h) * c[at.PARTS] + part
+    if c[at.OBSERVING] != 0:
+        observe.begin_part(c, slot)
     for strip in range(bounds[part], bounds[part + 1], c[at.STRIPS_A_TASK]):
         count = min(c[at.STRIPS_A_TASK], bounds[part + 1] - strip)
         careful = False
@@ -318,5 +320,8 @@ def work(first, last, c):
             ticket = take_ticket(after(c, at.NEXT_TICKET))
             if ticket >= c[at.TICKETS]:
                 break
+            if c[at.MERGING] != 0:
+                observe.merge_head(c, ticket, scratch)
+                continue
             head, part = ticket // c[at.PARTS], c[at.PARTS] - 1 - ticket % c[at.PARTS]
             attend_part(c, head // c[at.HQ], head % c[at.HQ], part, scratch)

@@ -41,11 +41,13 @@ from clearhead.kernels.cpu.vector import (
     larger,
     load,
     load_int,
+    load_short,
     longs_at,
     lowest_bit,
     smaller,
     splat,
     splat_int,
+    splat_short,
     store,
     sum_of,
     to_floats,
@@ -224,14 +226,17 @@ def add_run_maxima(w, factor, first, last, run, maxima):
 
 @numba.njit(error_model="numpy")
 def kth_largest(k, maxima, runs, best):
-    """A lower bound of the k-th largest weight of every lane: the k-th largest of the maxima of runs.
+    """A lower bound of the k-th largest weight of every lane: the k-th largest of the maxima of some 4 k longer runs.
 
     A number sinks through the k best so far, by vector minima and maxima and without a branch.
     """
     for r in range(k):
         store(best, r * LANES, splat(float32(0.0)))
-    for run in range(runs):
+    together = max(int64(1), runs // (4 * k))
+    for run in range(0, runs, together):
         high = load(maxima, run * LANES)
+        for n in range(run + 1, min(run + together, runs)):
+            high = larger(load(maxima, n * LANES), high)
         if lanes_set(high > load(best, (k - 1) * LANES)) != 0:
             for r in range(k):
                 held = load(best, r * LANES)
@@ -376,7 +381,7 @@ def add_received(w, factor, first, last, target):
 @numba.njit(error_model="numpy")
 def add_map(c, w, factor, first, last, j0, sums, maxima):
     """Sum and maximum of the weights in each column of the map, every lane by itself."""
-    bounds, cell_of_key = ints_at(c[at.MAP_COLUMN_BOUNDS]), ints_at(c[at.MAP_COLUMN])
+    bounds, cell_of_key = floats_at(c[at.MAP_COLUMN_BOUNDS]), ints_at(c[at.MAP_COLUMN])
     n = first
     while n < last:
         cell = int64(cell_of_key[j0 + n])
@@ -406,18 +411,86 @@ def add_map_counts(c, w, kept, first, last, j0, counts):
 def finish_map(c, address, cells, i0, first, columns, turned, adding):
     """Add the columns of a strip to the rows of the map its lanes belong to, or take the maximum.
 
-    `cells` [columns][LANES] are turned on their side, so that each lane is a row of cells to be added.
+    `cells` [columns][LANES] are turned on their side, so that each lane is a row of cells. Both numbers are whole registers.
     """
     cell_of_query = ints_at(c[at.MAP_ROW])
     lift(after(cells, first * LANES), columns, turned, columns)
     for lane in range(min(LANES, c[at.TQ] - i0)):
         row = after(floats_at(address), int64(cell_of_query[i0 + lane]) * c[at.MAP_COLUMNS] + first)
-        for n in range(columns):
-            x, y = turned[lane * columns + n], row[n]
-            if adding:
-                row[n] = y + x
-            else:
-                row[n] = x if x > y else y
+        for n in range(0, columns, WIDTH):
+            x, y = load_short(turned, lane * columns + n), load_short(row, n)
+            store(row, n, y + x if adding else larger(x, y))
+
+
+@numba.njit(error_model="numpy")
+def begin_part(c, part):
+    """Sums over queries begin at 0."""
+    if c[at.RECEIVED] != 0:
+        received = after(doubles_at(c[at.RECEIVED]), part * c[at.TK])
+        for j in range(c[at.TK]):
+            received[j] = 0.0
+    cells = c[at.MAP_ROWS] * c[at.MAP_COLUMNS]
+    for address in (c[at.MAP_SUM], c[at.MAP_MAX], c[at.MAP_COUNT]):
+        if address != 0:
+            sums = after(floats_at(address), part * cells)
+            for n in range(cells):
+                sums[n] = float32(0.0)
+
+
+@numba.njit(error_model="numpy")
+def count_pairs(c, b, row, counts):
+    """How many pairs of each cell of a row of the map may be seen, by the intervals alone."""
+    bounds, cell_of_query = floats_at(c[at.MAP_COLUMN_BOUNDS]), ints_at(c[at.MAP_ROW])
+    zero = splat_short(float32(0.0))
+    lo, hi = after(ints_at(c[at.LO]), b * c[at.INTERVAL_B]), after(ints_at(c[at.HI]), b * c[at.INTERVAL_B])
+    padded = bytes_at(c[at.PADDED])
+    for column in range(0, c[at.MAP_COLUMNS], WIDTH):
+        store(counts, column, zero)
+    begin_ = row * c[at.TQ] // c[at.MAP_ROWS]  # as the cells were cut, rounded down
+    for i in range(begin_, c[at.TQ]):
+        if cell_of_query[i] != row:
+            break
+        if c[at.PADDED] == 0 or padded[b * c[at.PADDED_B] + i] == 0:
+            low, high = splat_short(float32(lo[i])), splat_short(float32(hi[i]))
+            for column in range(0, c[at.MAP_COLUMNS], WIDTH):
+                seen = smaller(load_short(bounds, column + 1), high) - larger(load_short(bounds, column), low)
+                store(counts, column, load_short(counts, column) + larger(seen, zero))
+
+
+@numba.njit(error_model="numpy")
+def merge_head(c, head, scratch):
+    """The parts of a head's sums over queries, added up in their order; the map's sums become means."""
+    parts, TK = c[at.PARTS], c[at.TK]
+    if c[at.RECEIVED] != 0:
+        received = floats_at(c[at.RECEIVED_OUT])
+        sums = doubles_at(c[at.RECEIVED])
+        for j in range(TK):
+            total = sums[head * parts * TK + j]
+            for part in range(1, parts):
+                total += sums[(head * parts + part) * TK + j]
+            received[head * TK + j] = float32(total)
+    columns, rows = c[at.MAP_COLUMNS], c[at.MAP_ROWS]
+    if columns == 0:
+        return
+    zero, one = splat_short(float32(0.0)), splat_short(float32(1.0))
+    sums, maxima, counts = floats_at(c[at.MAP_SUM]), floats_at(c[at.MAP_MAX]), floats_at(c[at.MAP_COUNT])
+    means, highest = floats_at(c[at.MAP_MEAN_OUT]), floats_at(c[at.MAP_MAX_OUT])
+    for row in range(rows):
+        if c[at.MAP_COUNT] == 0:
+            count_pairs(c, head // c[at.HQ], row, scratch)
+        for column in range(0, columns, WIDTH):
+            total, high, pairs = zero, zero, zero
+            for part in range(parts):
+                cell = ((head * parts + part) * rows + row) * columns + column
+                total = total + load_short(sums, cell)
+                high = larger(load_short(maxima, cell), high)
+                if c[at.MAP_COUNT] != 0:
+                    pairs = pairs + load_short(counts, cell)
+            if c[at.MAP_COUNT] == 0:
+                pairs = load_short(scratch, column)
+            cell = (head * rows + row) * columns + column
+            store(means, cell, total / larger(pairs, one))
+            store(highest, cell, where(total == total, high, total))  # a vector maximum passes NaN over
 
 
 # ------------------------------------------------------------------------------------------------------------- when done
@@ -534,8 +607,8 @@ def when_done(c, b, h, part, strip, watched, i0, scratch):
             add_map(c, w, factor, first, last, j0, sums, maxima)
     if columns != 0 and begin_ < end:
         cell_of_key = ints_at(c[at.MAP_COLUMN])
-        left = int64(cell_of_key[begin_])
-        wide = int64(cell_of_key[end - 1]) + 1 - left
+        left = int64(cell_of_key[begin_]) // WIDTH * WIDTH
+        wide = strips.rounded_up(int64(cell_of_key[end - 1]) + 1 - left, WIDTH)
         start = 4 * part * c[at.MAP_ROWS] * columns
         finish_map(c, c[at.MAP_SUM] + start, sums, i0, left, wide, turned, True)
         finish_map(c, c[at.MAP_MAX] + start, maxima, i0, left, wide, turned, False)

@@ -7,6 +7,7 @@ work into parts, and run a kernel (`threads`), which is compiled or loaded when 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from array import array
 
 import numpy as np
@@ -156,16 +157,23 @@ def observe(
     # Weights are kept until a strip is done; fewer strips at a time keep them in the second-level cache.
     together = max(1, min(STRIPS, KEPT // (4 * lanes * longest)))
     parts = max(1, min(-(-strips // together), -(-SUMMED // max(1, B * Hq))))
-    found, sums = _results(p, observables, padded, call, parts)
+    found = _results(p, observables, padded, call, parts)
     if B * Hq * Tq:
         _cut(call, _even_parts(spans, parts), together)
         call.put(at.OBSERVING, 1)
         call.put(at.LONGEST, longest)
         watched = (2 + 2 * (longest // BLOCK) + longest) * lanes
         search = 2 + 2 * observables.top_k + 2 * (2 * observables.top_k + 16) + longest
-        floats = _scratch(p, together) + together * watched + (10 + max(4 * columns, search)) * lanes
+        floats = _scratch(p, together) + together * watched + (10 + max(4 * _padded_columns(columns), search)) * lanes
         threads.run("forward", call, floats, B * Hq * parts)
-    found = {"lse": lse} | _finished(p, observables, padded, found | sums)
+        if observables.received or observables.map:
+            call.put(at.MERGING, 1)
+            threads.run("forward", call, floats, B * Hq)
+    if "visible" in found:
+        found["visible"] = found["visible"].to(torch.int64)
+    else:  # in front, as every implementation names it
+        found = {"visible": (p.plan.hi - p.plan.lo).clamp(min=0)[:, None].to(torch.int64)} | found
+    found["lse"] = lse
     if p.sinks is not None:
         found["sink"] = torch.exp(p.sinks.float()[:, None] - lse)
     return out, found
@@ -192,11 +200,11 @@ def _even_parts(spans: np.ndarray, parts: int) -> list[int]:
 
 def _results(
     p: Problem, observables: Observables, padded: Tensor | None, call: Builder, parts: int
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Room for everything that is asked for, written down in the call: per query, and summed over queries by part."""
+) -> dict[str, Tensor]:
+    """Room for everything that is asked for, written down in the call; sums over queries by part, and their totals."""
     B, Hq, Tq, _ = p.query.shape
     Tk = p.key.shape[2]
-    want, found, sums = observables, dict[str, Tensor](), dict[str, Tensor]()
+    want, found = observables, dict[str, Tensor]()
 
     def room(name: str, place: int, *more: int, dtype: torch.dtype = torch.float32) -> None:
         found[name] = torch.empty(B, Hq, Tq, *more, dtype=dtype)
@@ -233,56 +241,38 @@ def _results(
         call.address(at.PADDED, padded.contiguous())
         call.put(at.PADDED_B, Tq if len(padded) > 1 else 0)
     if want.received:
-        sums["received"] = torch.zeros(B * Hq, parts, Tk, dtype=torch.float64)
-        call.address(at.RECEIVED, sums["received"])
+        found["received"] = torch.zeros(B, Hq, Tk)
+        call.address(at.RECEIVED_OUT, found["received"])
+        call.address(at.RECEIVED, torch.empty(B * Hq, parts, Tk, dtype=torch.float64))
     if want.map:
         rows, columns = (min(T, want.map) for T in (Tq, Tk))
-        for T, cells, place in ((Tq, rows, at.MAP_ROW), (Tk, columns, at.MAP_COLUMN)):
-            bounds = np.arange(cells + 1) * T // max(1, cells)
-            call.address(place, torch.from_numpy(np.repeat(np.arange(cells, dtype=np.int32), np.diff(bounds))))
-            if place == at.MAP_COLUMN:
-                call.address(at.MAP_COLUMN_BOUNDS, torch.from_numpy(bounds.astype(np.int32)))
-        places = [("map_mean", at.MAP_SUM), ("map_max", at.MAP_MAX)] + [("map_count", at.MAP_COUNT)] * checked
-        for name, place in places:
-            sums[name] = torch.zeros(B * Hq, parts, rows, columns)
-            call.address(place, sums[name])
-        call.put(at.MAP_ROWS, rows, columns)
-    return found, sums
-
-
-def _finished(
-    p: Problem, observables: Observables, padded: Tensor | None, found: dict[str, Tensor]
-) -> dict[str, Tensor]:
-    """Parts added up, always in the same order; sums turned into means."""
-    B, Hq = p.query.shape[:2]
-    if "visible" in found:
-        found["visible"] = found["visible"].to(torch.int64)
-    else:  # in front, as every implementation names it
-        found = {"visible": (p.plan.hi - p.plan.lo).clamp(min=0)[:, None]} | found
-    if observables.received:
-        found["received"] = found["received"].sum(1).float().view(B, Hq, -1)
-    if observables.map:
-        if "map_count" in found:
-            pairs = found.pop("map_count").sum(1).view(B, Hq, *found["map_mean"].shape[2:])
-        else:
-            pairs = _pairs(p, padded, *found["map_mean"].shape[2:])
-        sums, highest = (found[name] for name in ("map_mean", "map_max"))
-        sums = (sums.sum(1) if sums.shape[1] > 1 else sums[:, 0]).view(B, Hq, *sums.shape[2:])
-        highest = (highest.amax(1) if highest.shape[1] > 1 else highest[:, 0]).view(sums.shape)
-        found["map_mean"] = sums / pairs.clamp(min=1)
-        found["map_max"] = torch.where(sums.isnan(), sums, highest)  # the kernel's maximum passes NaN over
+        padded_columns = _padded_columns(columns)
+        row_of_query, _ = _cells(Tq, rows, rows)
+        column_of_key, bounds = _cells(Tk, columns, padded_columns)
+        call.address(at.MAP_ROW, row_of_query)
+        call.address(at.MAP_COLUMN, column_of_key)
+        call.address(at.MAP_COLUMN_BOUNDS, bounds)
+        for place in (at.MAP_SUM, at.MAP_MAX, *[at.MAP_COUNT] * checked):
+            call.address(place, torch.empty(B * Hq, parts, rows, padded_columns))
+        for name, place in (("map_mean", at.MAP_MEAN_OUT), ("map_max", at.MAP_MAX_OUT)):
+            whole = torch.zeros(B, Hq, rows, padded_columns)
+            call.address(place, whole)
+            found[name] = whole[..., :columns]
+        call.put(at.MAP_ROWS, rows, padded_columns)
     return found
 
 
-def _pairs(p: Problem, padded: Tensor | None, rows: int, columns: int) -> Tensor:
-    """How many pairs of each cell of the map may be seen, from the intervals alone; (B or 1, 1, rows, columns)."""
-    Tq, Tk = p.query.shape[2], p.key.shape[2]
-    lo, hi = p.plan.lo.numpy(), p.plan.hi.numpy()
-    if padded is not None:
-        hi = np.where(padded.numpy(), lo, hi)
-    starts = np.arange(rows) * Tq // max(1, rows)
-    ends = np.arange(columns + 1, dtype=np.int32) * Tk // max(1, columns)
-    # Keys seen before each bound, added up over the queries of each cell; the difference of two bounds is a column.
-    before = np.maximum(np.minimum(ends, hi[..., None]) - lo[..., None], 0)
-    summed = np.add.reduceat(before, starts, axis=1, dtype=np.float32) if rows else before.astype(np.float32)
-    return torch.from_numpy(np.diff(summed, axis=-1))[:, None]
+@functools.lru_cache(maxsize=16)
+def _cells(T: int, cells: int, padded: int) -> tuple[Tensor, Tensor]:
+    """The cell of every position, and where cells begin; cells that only fill a register up begin and end at T."""
+    bounds = np.arange(cells + 1) * T // max(1, cells)
+    cell_of = np.repeat(np.arange(cells, dtype=np.int32), np.diff(bounds))
+    return torch.from_numpy(cell_of), torch.from_numpy(
+        np.pad(bounds, (0, padded - cells), mode="edge").astype(np.float32)
+    )
+
+
+def _padded_columns(columns: int) -> int:
+    """Columns of the map in whole registers."""
+    width = shape().width
+    return -(-columns // width) * width

@@ -26,7 +26,11 @@ from llvmlite import binding
 
 from clearhead.kernels.cpu import machine
 
-KERNELS = ("forward", "backward")  # each a module here with a function `work(first worker, last worker, call)`
+KERNELS = (
+    "forward",
+    "backward",
+    "decode",
+)  # each a module here with a function `work(first worker, last worker, call)`
 HARMLESS = ("llvm.", "memcpy", "memset", "memmove")  # what machine code may call: found in every process
 CACHE = "CLEARHEAD_CACHE"
 MAGIC = b"clearhead kernels 1\n"

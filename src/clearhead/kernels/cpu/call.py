@@ -51,6 +51,7 @@ BIAS_DTYPE, SLOPES, SINKS, OFFSET = (_one() for _ in range(4))
 SCALE, SOFTCAP = _one(), _one()  # float64 bits; no softcap is 0.0
 # How the work is cut, and the scratch memory of each worker.
 TASKS, NEXT_TICKET, TICKETS, STRIPS_A_TASK, PARTS, SCRATCH, SCRATCH_SIZE = (_one() for _ in range(7))
+DECODED, CHUNK, DIRTY = _one(), _one(), _one()  # decoding: room for chunks, keys of one, whether a NaN came out
 # What is observed, if anything is.
 OBSERVING, MERGING = _one(), _one()
 K, TOP_KEYS, TOP_WEIGHTS, MAX_LOGIT, ENTROPY, VISIBLE = (_one() for _ in range(6))

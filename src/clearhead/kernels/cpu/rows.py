@@ -31,7 +31,7 @@ FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2  # how the dtype of a tensor is written in 
 SHORT = Vector(types.float32, WIDTH)
 
 
-def _widen(builder: Any, raw: Any, half: bool) -> Any:
+def widen(builder: Any, raw: Any, half: bool) -> Any:
     """16 bits as a float32, one number or a vector."""
     count = getattr(raw.type, "count", None)
 
@@ -68,7 +68,7 @@ def _reader(half: bool, vector: bool) -> Any:
     def read(typing, pointer, index):
         def emit(context, builder, sig, args):
             kind = ir.VectorType(ir.IntType(16), WIDTH) if vector else ir.IntType(16)
-            return _widen(builder, builder.load(_at(builder, *args, kind), align=2), half)
+            return widen(builder, builder.load(_at(builder, *args, kind), align=2), half)
 
         return (SHORT if vector else types.float32)(pointer, types.int64), emit
 

@@ -23,6 +23,8 @@ from clearhead.observables import Observables
 
 BLOCK = 128  # as in `strip`, which cannot be imported without numba
 STRIPS = 4  # strips of a task: a block of keys is fetched once for all of them
+DECODED_ROWS, DECODED_QUERIES = 16, 4  # more rows or queries than these fill a strip well enough
+DECODED_CHUNK = 512  # keys; smaller chunks cost more in merging than they save in waiting
 KEPT = 1 << 20  # bytes of weights that are kept while they are observed
 SUMMED = (
     64  # observing adds up over queries in about this many parts altogether: enough for the threads of most machines
@@ -33,6 +35,8 @@ def attention(problem: Problem) -> tuple[Tensor, Tensor]:
     """Output in the inputs' dtype, and L in float32."""
     p = dataclasses.replace(problem, plan=tighten(problem.plan))
     out, lse, call = _begin(p)
+    if _few_queries(p) and _decode(p, call):
+        return out, lse
     if out.numel() or lse.numel():
         strips = -(-p.query.shape[2] // shape().lanes)
         together = _strips_a_task(p, strips)
@@ -105,6 +109,38 @@ def _backward_scratch(p: Problem, together: int) -> int:
     strip = (D + Dv + wide + -(-max(D, Dv) // rows) * rows + 5) * lanes
     blocks = BLOCK * (3 * lanes + 2 + 3 * tall + Dv + 1)
     return 32 + together * strip + blocks + lanes * (max(D, Dv, 1)) + together * (lanes * (wide + 2) + 4)
+
+
+def _few_queries(p: Problem) -> bool:
+    """Whether `decode` does this call: few queries a key head, keys and values of whole registers that lie side by side."""
+    rows, width = p.groups * p.query.shape[2], shape().width
+    return (
+        1 <= rows <= DECODED_ROWS
+        and p.query.shape[2] <= DECODED_QUERIES
+        and p.key.shape[2] >= 4 * width
+        and p.query.shape[3] % width == p.value.shape[3] % width == 0
+        and 0 not in (*p.query.shape, p.value.shape[3])
+        and p.key.stride(3) == p.value.stride(3) == 1
+    )
+
+
+def _decode(p: Problem, call: Builder) -> bool:
+    """Few queries: chunks of keys, then their merger. False where NaN came out, which a strip can keep to its own queries."""
+    B, Hk, Tk, Dv = p.value.shape
+    rows = p.groups * p.query.shape[2]
+    together = rows if rows <= 2 else -(-rows // 4) * 4
+    chunk = max(DECODED_CHUNK, -(-Tk * B * Hk // SUMMED // BLOCK) * BLOCK)
+    parts = -(-Tk // chunk)
+    call.address(at.DECODED, torch.empty(B * Hk * parts * together * (Dv + 2)))
+    call.put(at.CHUNK, chunk)
+    call.put(at.PARTS, parts)
+    lanes, width = shape().lanes, shape().width
+    floats = together * (p.query.shape[3] + 2 * BLOCK + width + lanes) + width + Dv
+    threads.run("decode", call, floats, B * Hk * parts)
+    call.put(at.MERGING, 1)
+    dirty = threads.run("decode", call, floats, B * Hk)[at.DIRTY]
+    call.put(at.MERGING, 0)
+    return not dirty
 
 
 def _begin(p: Problem) -> tuple[Tensor, Tensor, Builder]:

@@ -11,6 +11,7 @@ import ctypes
 import functools
 import os
 import threading
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,8 +65,8 @@ def workers() -> int:
     return 1 if _forked or parallel_for() is None else torch.get_num_threads()
 
 
-def run(kernel: str, call: Builder, floats: int, tasks: int) -> None:
-    """Run a kernel that has so many tasks, with `floats` of scratch for each worker."""
+def run(kernel: str, call: Builder, floats: int, tasks: int) -> array[int]:
+    """Run a kernel that has so many tasks, with `floats` of scratch for each worker; the call as the kernel left it."""
     count = max(1, min(workers(), tasks))
     call.put(at.TICKETS, tasks)
     each = (floats + 63) // 64 * 64  # workers never share a cache line
@@ -81,6 +82,7 @@ def run(kernel: str, call: Builder, floats: int, tasks: int) -> None:
             raise RuntimeError("torch_parallel_for failed")
     else:
         _direct(address)(0, count, place)
+    return numbers
 
 
 @functools.cache

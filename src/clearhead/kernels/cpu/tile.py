@@ -14,18 +14,33 @@ from numba import types
 from numba.extending import intrinsic
 
 from clearhead.kernels.cpu.machine import shape
+from clearhead.kernels.cpu.rows import FLOAT16, FLOAT32, widen
 from clearhead.kernels.cpu.vector import I64, WIDTH, _at, _fma, _spread
 
 ROWS = shape().tile_rows
 
 
+def row_of(builder: Any, pointer: Any, index: Any, dtype: int) -> Any:
+    """One register of numbers from pointer[index] on, 16-bit ones widened to float32."""
+    if dtype != FLOAT32:
+        half = builder.load(_at(builder, pointer, index, ir.VectorType(ir.IntType(16), WIDTH)), align=2)
+        return widen(builder, half, dtype == FLOAT16)
+    return builder.load(_at(builder, pointer, index, ir.VectorType(ir.FloatType(), WIDTH)), align=4)
+
+
 def product(
-    vectors: int, *, rows: int = ROWS, row_step: int | None = None, step: int | None = None, add: bool = False
+    vectors: int,
+    *,
+    rows: int = ROWS,
+    row_step: int | None = None,
+    step: int | None = None,
+    add: bool = False,
+    of_b: int = FLOAT32,
 ) -> Any:
     """A micro-kernel for B and C of `vectors` registers a row.
 
     `row_step`, `step`: how far apart A's rows, and its steps along n, lie, where that is known now; else given on each call.
-    `add`: C is added to rather than overwritten.
+    `add`: C is added to rather than overwritten. `of_b`: the dtype of B's numbers.
     """
 
     @intrinsic
@@ -49,9 +64,7 @@ def product(
             index = builder.phi(I64)
             held = [builder.phi(kind) for _ in cells]
             b_at = builder.mul(index, b_step)
-            row_of_b = [
-                builder.load(_at(builder, b, builder.add(b_at, I64(v * WIDTH)), kind), align=4) for v in range(vectors)
-            ]
+            row_of_b = [row_of(builder, b, builder.add(b_at, I64(v * WIDTH)), of_b) for v in range(vectors)]
             a_at = builder.mul(index, a_step)
             new = []
             for r in range(rows):

@@ -234,6 +234,42 @@ def sum_of(typing, x):
     return types.float32(x), emit
 
 
+def _picked(builder: Any, a: Any, b: Any, order: list[int]) -> Any:
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), order))
+
+
+def row_sums(builder: Any, vectors: list[Any]) -> Any:
+    """WIDTH vectors of WIDTH numbers into the vector of their sums.
+
+    Two vectors become one by adding their halves, side by side; after log2(WIDTH) rounds one vector holds every sum.
+    """
+    piece = WIDTH  # how many numbers of a row a vector still holds
+    while piece > 1:
+        half = piece // 2
+        low = [source + n for source in (0, WIDTH) for at in range(0, WIDTH, piece) for n in range(at, at + half)]
+        high = [n + half for n in low]
+        vectors = [
+            builder.fadd(_picked(builder, a, b, low), _picked(builder, a, b, high))
+            for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+        ]
+        piece = half
+    return vectors[0]
+
+
+@intrinsic
+def max_of(typing, x):
+    """The largest lane; a NaN may be passed over."""
+
+    def emit(context, builder, sig, args):
+        high = builder.extract_element(args[0], I32(0))
+        for lane in range(1, x.count):
+            one = builder.extract_element(args[0], I32(lane))
+            high = builder.select(builder.fcmp_ordered(">", high, one), high, one)
+        return high
+
+    return types.float32(x), emit
+
+
 @intrinsic
 def is_never(typing, x):
     """Whether a number is −0.0."""
@@ -246,20 +282,14 @@ def is_never(typing, x):
 
 @intrinsic
 def add_row_sums(typing, rows, factor, target):
-    """target[n] += Σ_lane factor[lane] · rows[n][lane] for n < WIDTH, the target in float64.
-
-    Two vectors become one by adding their halves, side by side; after log2(WIDTH) rounds one vector holds every row's sum.
-    """
+    """target[n] += Σ_lane factor[lane] · rows[n][lane] for n < WIDTH, the target in float64."""
 
     def emit(context, builder, sig, args):
         rows, factor, target = args
         kind = ir.VectorType(ir.FloatType(), WIDTH)
 
-        def picked(a: Any, b: Any, order: list[int]) -> Any:
-            return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), order))
-
         pieces = range(0, LANES, WIDTH)
-        factors = [picked(factor, factor, list(range(start, start + WIDTH))) for start in pieces]
+        factors = [_picked(builder, factor, factor, list(range(start, start + WIDTH))) for start in pieces]
         vectors = []
         for n in range(WIDTH):
             sum_ = ir.Constant(kind, [0.0] * WIDTH)
@@ -267,24 +297,10 @@ def add_row_sums(typing, rows, factor, target):
                 x = builder.load(_at(builder, rows, I64(n * LANES + start), kind), align=4)
                 sum_ = _fma(builder, x, f, sum_)
             vectors.append(sum_)
-        piece = WIDTH  # how many numbers of a row a vector still holds
-        while piece > 1:
-            half = piece // 2
-            low = [
-                source + place
-                for source in (0, WIDTH)
-                for at in range(0, WIDTH, piece)
-                for place in range(at, at + half)
-            ]
-            high = [place + half for place in low]
-            vectors = [
-                builder.fadd(picked(a, b, low), picked(a, b, high))
-                for a, b in zip(vectors[::2], vectors[1::2], strict=True)
-            ]
-            piece = half
+        sums = row_sums(builder, vectors)
         wide = ir.VectorType(ir.DoubleType(), WIDTH)
         place = _at(builder, target, I64(0), wide)
-        builder.store(builder.fadd(builder.load(place, align=8), builder.fpext(vectors[0], wide)), place, align=8)
+        builder.store(builder.fadd(builder.load(place, align=8), builder.fpext(sums, wide)), place, align=8)
         return context.get_dummy_value()
 
     return types.void(rows, factor, target), emit

@@ -18,6 +18,10 @@ from clearhead import ALiBi, All, Causal, Documents, Padding, Prefix, Window
 from clearhead.kernels import tiled, tiled_observe
 from clearhead.masks import Dense, Mask
 
+# The most precise dtype of every implementation: the compiled one has no float64.
+PRECISE = {"cpu": torch.float32, "tiled": torch.float64, "reference": torch.float64}
+IMPLS = list(PRECISE)
+
 PER_QUERY = (
     "lse", "max_logit", "entropy", "self_weight", "previous_weight", "first_weight", "distance", "sink", "same_token",
     "after_same_token",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from operation_cases import Case
+from operation_cases import IMPLS, Case
 from torch import Tensor
 
 from clearhead import ALiBi, Causal, Documents, Padding, Window, attention, observe
@@ -40,7 +40,7 @@ def output_and_gradients(call: Any, tensors: tuple[Tensor, ...], upstream: Tenso
     return [out.detach(), *torch.autograd.grad(out, leaves, upstream.to(out.dtype))]
 
 
-@pytest.mark.parametrize("impl", ["tiled", "reference"])
+@pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_output_and_gradients_lose_no_more_than_twice_or_thrice_what_pytorch_loses(
@@ -62,20 +62,23 @@ def test_output_and_gradients_lose_no_more_than_twice_or_thrice_what_pytorch_los
         assert_within_tolerance(got, wanted, baseline, gradient=what != "output", what=what)
 
 
+@pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_half_precision_goes_in_and_out_and_measures_in_float32(dtype: torch.dtype) -> None:
-    seen = observe(*case("causal", dtype).args, mask=Causal())
+def test_half_precision_goes_in_and_out_and_measures_in_float32(dtype: torch.dtype, impl: str) -> None:
+    seen = observe(*case("causal", dtype).args, mask=Causal(), impl=impl)
     assert seen.output.dtype == dtype
     assert {x.dtype for n, x in seen.values.items() if n not in ("output", "visible", "top_keys")} == {torch.float32}
 
 
 @pytest.mark.tiny
-def test_half_precision_accumulates_in_float32() -> None:
+@pytest.mark.parametrize("impl", IMPLS)
+def test_half_precision_accumulates_in_float32(impl: str) -> None:
     """4096 equal weights: added in float16 they would stop growing at 2048 summands of this size."""
     q, k, v = torch.zeros(1, 1, 1, 8), torch.zeros(1, 1, 4096, 8), torch.ones(1, 1, 4096, 8)
     for dtype in (torch.float16, torch.bfloat16):
-        assert torch.equal(attention(q.to(dtype), k.to(dtype), v.to(dtype)), torch.ones(1, 1, 1, 8, dtype=dtype))
-    seen = observe(q.half(), k.half(), v.half())
+        out = attention(q.to(dtype), k.to(dtype), v.to(dtype), impl=impl)
+        assert torch.equal(out, torch.ones(1, 1, 1, 8, dtype=dtype))
+    seen = observe(q.half(), k.half(), v.half(), impl=impl)
     torch.testing.assert_close(seen.lse, torch.full((1, 1, 1), 4096.0).log())
 
 

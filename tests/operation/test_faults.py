@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from operation_cases import IMPLS, PRECISE
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -14,7 +15,6 @@ from clearhead import ALiBi, Causal, Documents, Observables, Padding, Window, at
 from clearhead.errors import ArgumentError
 from clearhead.masks import Dense
 
-IMPLS = ["tiled", "reference"]
 BAD = {"nan": math.nan, "inf": math.inf, "minus inf": -math.inf}
 
 
@@ -85,7 +85,7 @@ def everything(tensors: list[Tensor], impl: str, **options: Any) -> dict[str, Te
 def equal(dirty: dict[str, Tensor], clean: dict[str, Tensor], impl: str) -> None:
     """Bit for bit; the reference adds in another order when something is not finite, and may differ by that."""
     for name, wanted in clean.items():
-        if impl == "tiled":
+        if impl != "reference":
             assert torch.equal(dirty[name], wanted), name
         else:
             torch.testing.assert_close(dirty[name], wanted, rtol=1e-4, atol=2e-5)
@@ -129,17 +129,18 @@ def test_a_key_hidden_by_an_infinite_bias_cannot_reach_anything_either(bad: str,
     equal(everything(poisoned, impl, bias=bias), everything(tensors, impl, bias=bias), impl)
 
 
+@pytest.mark.parametrize("impl", ["cpu", "tiled"])
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize(
     "options", [{}, {"softcap": 2.0}, {"sinks": torch.zeros(2)}], ids=["plain", "softcap", "sinks"]
 )
-def test_a_future_that_is_not_finite_leaves_the_past_bit_for_bit(options: dict[str, Any], bad: str) -> None:
+def test_a_future_that_is_not_finite_leaves_the_past_bit_for_bit(options: dict[str, Any], bad: str, impl: str) -> None:
     tensors = three(1, 2, 300, 8)
     mask = Causal() & Window(150)
     poisoned = grown(tensors)
     for x in poisoned[1:]:
         x.data[:, :, 140] = BAD[bad]
-    clean, dirty = (everything(x, "tiled", mask=mask, **options) for x in (tensors, poisoned))
+    clean, dirty = (everything(x, impl, mask=mask, **options) for x in (tensors, poisoned))
     for name in ("output", "lse", "entropy", "top_weights", "distance", "d_query"):
         assert torch.equal(dirty[name][:, :, :140], clean[name][:, :, :140]), name
         assert torch.equal(dirty[name][:, :, 290:], clean[name][:, :, 290:]), name  # the window has moved past it
@@ -168,13 +169,14 @@ def test_the_future_cannot_be_noticed(impl: str) -> None:
         assert torch.equal(attention(q, k2, v2, mask=Causal(), impl=impl)[:, :, :cut], whole[:, :, :cut]), cut
 
 
-def test_packed_neighbours_cannot_be_noticed() -> None:
+@pytest.mark.parametrize("impl", IMPLS)
+def test_packed_neighbours_cannot_be_noticed(impl: str) -> None:
     q, k, v = three(1, 2, 50, 8)
     mask = Documents(torch.tensor([0] * 20 + [1] * 30))
-    whole = attention(q, k, v, mask=mask)
+    whole = attention(q, k, v, mask=mask, impl=impl)
     k[:, :, 20:] *= 100
     v[:, :, 20:] += 1000
-    assert torch.equal(attention(q, k, v, mask=mask)[:, :, :20], whole[:, :, :20])
+    assert torch.equal(attention(q, k, v, mask=mask, impl=impl)[:, :, :20], whole[:, :, :20])
 
 
 # --------------------------------------------------------------------------------------------------- mask and bias
@@ -214,28 +216,61 @@ def test_a_batch_of_masks_is_never_read_as_one_a_head() -> None:
 
 @pytest.mark.parametrize("impl", IMPLS)
 def test_mask_and_bias_together_hide_and_add(impl: str) -> None:
-    q, k, v = three(1, 2, 6, 4, dtype=torch.float64)
-    bias = torch.randn(6, 6, dtype=torch.float64)
+    q, k, v = three(1, 2, 6, 4, dtype=PRECISE[impl])
+    bias = torch.randn(6, 6, dtype=PRECISE[impl])
     allowed = torch.ones(6, 6).tril().bool()
     wanted = scaled_dot_product_attention(q, k, v, attn_mask=bias.masked_fill(~allowed, -torch.inf))
     torch.testing.assert_close(attention(q, k, v, mask=Causal(), bias=bias, impl=impl), wanted)
     torch.testing.assert_close(attention(q, k, v, mask=Causal() & Dense(allowed), bias=bias, impl=impl), wanted)
 
 
-def test_a_large_finite_bias_is_a_number_and_not_a_mask() -> None:
-    """−1e4 hides nothing where every score is as low; finfo.min + finfo.min must not become −inf unnoticed."""
-    q, k, v = three(1, 1, 2, 4, dtype=torch.float64)
-    everywhere = torch.full((2, 2), -1e4, dtype=torch.float64)
-    torch.testing.assert_close(attention(q, k, v, bias=everywhere), attention(q, k, v))
-    low = torch.full((2, 2), torch.finfo(torch.bfloat16).min, dtype=torch.bfloat16)
-    q, k, v = (x.bfloat16() for x in (q, k, v))
-    assert bool(torch.isfinite(attention(q, k, v, bias=low)).all())
+@pytest.mark.parametrize("impl", IMPLS)
+def test_a_large_finite_bias_is_a_number_and_not_a_mask(impl: str) -> None:
+    """−1e4 hides nothing where every score is as low."""
+    dtype = PRECISE[impl]
+    q, k, v = three(1, 1, 2, 4, dtype=dtype)
+    everywhere = torch.full((2, 2), -1e4, dtype=dtype)
+    room = {} if dtype == torch.float64 else {"rtol": 0.0, "atol": 2 * 1e4 * torch.finfo(dtype).eps}
+    torch.testing.assert_close(attention(q, k, v, bias=everywhere, impl=impl), attention(q, k, v, impl=impl), **room)
+
+
+@pytest.mark.parametrize("impl", ["cpu", "tiled"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(5, 300), (1, 300), (1, 2, 5, 300)], ids=str)
+def test_a_bias_of_the_most_negative_number_gives_the_mean_of_all_values_and_hides_beside_others(
+    shape: tuple[int, ...], dtype: torch.dtype, impl: str
+) -> None:
+    """finfo.min is what many models write for "hidden": it must not become −inf, and where anything else is seen it is 0."""
+    q, k, v = (x.to(dtype) for x in (torch.randn(1, 2, 5, 8), torch.randn(1, 2, 300, 8), torch.randn(1, 2, 300, 8)))
+    bias = torch.full(shape, torch.finfo(dtype).min, dtype=dtype)
+    seen = observe(q, k, v, bias=bias, impl=impl)
+    if dtype != torch.float16:  # there −65504 leaves differences of scores standing
+        torch.testing.assert_close(seen.output, v.mean(2, keepdim=True).expand(-1, -1, 5, -1))
+    assert bool((seen.visible == 300).all())
+    bias[..., 200:] = 0  # a whole block hidden before anything is seen
+    leaves = grown([q, k, v])
+    for call in (attention, lambda *args, **options: observe(*args, **options).output):
+        out = call(*leaves, bias=bias, impl=impl)
+        torch.testing.assert_close(out, attention(q, k[:, :, 200:], v[:, :, 200:], impl=impl))
+        out.sum().backward()
+    assert all(x.grad is not None and bool(torch.isfinite(x.grad).all()) for x in leaves)
+    seen = observe(q, k, v, bias=bias, impl=impl)
+    assert all(bool(torch.isfinite(x).all()) for x in seen.values.values())
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_gradients_of_a_row_of_the_most_negative_number_are_finite(impl: str) -> None:
+    leaves = grown(three(1, 2, 40, 8))
+    bias = torch.full((40, 40), torch.finfo(torch.float32).min).triu(1)
+    bias[7] = torch.finfo(torch.float32).min
+    attention(*leaves, bias=bias, impl=impl).sin().sum().backward()
+    assert all(x.grad is not None and bool(torch.isfinite(x.grad).all()) for x in leaves)
 
 
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("scale", [0.0, -1.0, 1 / 3])
 def test_scale_may_be_zero_or_negative_and_is_taken_literally(scale: float, impl: str) -> None:
-    q, k, v = three(1, 2, 5, 4, dtype=torch.float64)
+    q, k, v = three(1, 2, 5, 4, dtype=PRECISE[impl])
     wanted = torch.softmax(q @ k.mT * scale, -1) @ v
     torch.testing.assert_close(attention(q, k, v, scale=scale, impl=impl), wanted)
     torch.testing.assert_close(attention(q, k, v, impl=impl), torch.softmax(q @ k.mT / 2, -1) @ v)
@@ -253,20 +288,23 @@ def test_scores_of_two_hundred_thousand_stay_exact(impl: str) -> None:
 
 
 @pytest.mark.tiny
-def test_the_softcap_comes_before_bias_and_mask() -> None:
-    q, k, v = (3 * x for x in three(1, 1, 5, 4, dtype=torch.float64))
-    bias = torch.randn(5, 5, dtype=torch.float64) * 4
+@pytest.mark.parametrize("impl", IMPLS)
+def test_the_softcap_comes_before_bias_and_mask(impl: str) -> None:
+    q, k, v = (3 * x for x in three(1, 1, 5, 4, dtype=PRECISE[impl]))
+    bias = torch.randn(5, 5, dtype=PRECISE[impl]) * 4
     z = 2 * torch.tanh(q @ k.mT / 2 / 2) + bias
     z = z.masked_fill(~torch.ones(5, 5).tril().bool(), -torch.inf)
-    torch.testing.assert_close(attention(q, k, v, mask=Causal(), bias=bias, softcap=2.0), torch.softmax(z, -1) @ v)
+    out = attention(q, k, v, mask=Causal(), bias=bias, softcap=2.0, impl=impl)
+    torch.testing.assert_close(out, torch.softmax(z, -1) @ v)
 
 
 @pytest.mark.tiny
-def test_a_sink_takes_its_share_of_the_denominator_and_attends_to_nothing() -> None:
-    q, k, v = three(1, 2, 3, 4, dtype=torch.float64)
-    sinks = torch.tensor([0.3, 4.0], dtype=torch.float64)
+@pytest.mark.parametrize("impl", IMPLS)
+def test_a_sink_takes_its_share_of_the_denominator_and_attends_to_nothing(impl: str) -> None:
+    q, k, v = three(1, 2, 3, 4, dtype=PRECISE[impl])
+    sinks = torch.tensor([0.3, 4.0], dtype=PRECISE[impl])
     z = torch.cat([q @ k.mT / 2, sinks[None, :, None, None].expand(1, 2, 3, 1)], dim=-1)
-    torch.testing.assert_close(attention(q, k, v, sinks=sinks), torch.softmax(z, -1)[..., :3] @ v)
+    torch.testing.assert_close(attention(q, k, v, sinks=sinks, impl=impl), torch.softmax(z, -1)[..., :3] @ v)
 
 
 def test_alibi_slopes_for_six_heads_and_for_powers_of_two() -> None:
@@ -295,18 +333,21 @@ SIZES = [
 ]
 
 
+@pytest.mark.parametrize("impl", ["cpu", "tiled"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_the_same_bits_in_every_run_and_for_every_number_of_threads(size: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_the_same_bits_in_every_run_and_for_every_number_of_threads(
+    size: tuple[int, ...], dtype: torch.dtype, impl: str
+) -> None:
     B, Hq, Hk, T, D = size
     tensors = [torch.randn(B, h, T, D).to(dtype) for h in (Hq, Hk, Hk)]
     runs = []
     for threads in (1, 1, 2, 3):
         torch.set_num_threads(threads)
         leaves = grown(tensors)
-        out = attention(*leaves, mask=Causal())
+        out = attention(*leaves, mask=Causal(), impl=impl)
         grads = torch.autograd.grad(out, leaves, torch.ones_like(out))
-        seen = observe(*tensors, mask=Causal())
+        seen = observe(*tensors, mask=Causal(), impl=impl)
         runs.append({"attention": out, "d_query": grads[0], "d_key": grads[1], "d_value": grads[2], **seen.values})
     for n, run in enumerate(runs[1:], start=1):
         for name, wanted in runs[0].items():

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from operation_cases import IMPLS, PRECISE
 from torch import Tensor
 
 from clearhead import All, Causal, Observables, Observation, Padding, Window, observe
@@ -16,14 +17,12 @@ from clearhead.errors import NotMeasuredError
 from clearhead.masks import Mask
 from clearhead.reference import cell_bounds
 
-IMPLS = ["tiled", "reference"]
-
 
 def planted(weights: list[list[float]], *, impl: str, mask: Mask | None = None, **options: Any) -> Observation:
     """An observation of exactly these weights: the query is their logarithm, the keys are the identity."""
     rows = torch.tensor(weights, dtype=torch.float64)
-    query = rows.clamp(min=1e-300).log()
-    keys = torch.eye(rows.shape[1], dtype=torch.float64)
+    query = rows.clamp(min=1e-300).log().to(PRECISE[impl])
+    keys = torch.eye(rows.shape[1], dtype=PRECISE[impl])
     observables = options.pop("observables", Observables(map=2, top_k=2))
     return observe(
         query[None, None], keys[None, None], keys[None, None], mask=mask, scale=1.0, observables=observables, impl=impl,
@@ -37,7 +36,8 @@ PATTERN = [[1.0, 0.0, 0.0], [0.25, 0.75, 0.0], [0.5, 0.2, 0.3]]
 
 def by_hand(got: Tensor, wanted: list[Any]) -> None:
     expected = torch.tensor(wanted, dtype=torch.float64)
-    torch.testing.assert_close(got[0, 0].double(), expected, rtol=1e-12, atol=1e-12)
+    room = 1e-12 if got.dtype == torch.float64 else 8 * torch.finfo(got.dtype).eps
+    torch.testing.assert_close(got[0, 0].double(), expected, rtol=room, atol=room)
 
 
 @pytest.mark.tiny
@@ -99,11 +99,12 @@ def test_ties_go_to_the_smaller_key(impl: str) -> None:
         assert wide.top_keys[0, 0, -1].tolist() == [T - 2]
 
 
+@pytest.mark.parametrize("impl", ["cpu", "tiled"])
 @pytest.mark.parametrize("T", [33, 256, 1500])
 @pytest.mark.parametrize("k", [1, 8, 40])
-def test_top_keys_are_found_however_long_the_row_is(T: int, k: int) -> None:
+def test_top_keys_are_found_however_long_the_row_is(T: int, k: int, impl: str) -> None:
     q, keys, v = torch.randn(3, 1, 2, T, 8)
-    seen = observe(q, keys, v, mask=Causal(), observables=Observables(top_k=k, rows=(T - 1,)))
+    seen = observe(q, keys, v, mask=Causal(), observables=Observables(top_k=k, rows=(T - 1,)), impl=impl)
     weights, order = seen.rows[:, :, 0].sort(-1, descending=True)
     n = min(k, T)
     torch.testing.assert_close(seen.top_weights[:, :, -1, :n], weights[..., :n])
@@ -128,7 +129,7 @@ def test_rows_come_in_the_order_they_were_asked_for(impl: str) -> None:
 
 @pytest.mark.parametrize("impl", IMPLS)
 def test_a_sink_is_one_more_place_for_the_weight(impl: str) -> None:
-    seen = planted([[0.5, 0.5]], impl=impl, sinks=torch.zeros(1, dtype=torch.float64))  # e^0 = 1: as much as both keys
+    seen = planted([[0.5, 0.5]], impl=impl, sinks=torch.zeros(1))  # e^0 = 1: as much as both keys
     by_hand(seen.sink, [0.5])
     by_hand(seen.lse, [math.log(2)])
     by_hand(seen.output, [[0.25, 0.25]])
@@ -142,25 +143,26 @@ def test_a_sink_is_one_more_place_for_the_weight(impl: str) -> None:
 # -------------------------------------------------------------------------------------------------- identities
 
 
-def random_call(T: int, **options: Any) -> Observation:
-    q, k, v = torch.randn(3, 2, 3, T, 8, dtype=torch.float64)
-    return observe(q, k, v, observables=Observables(rows=tuple(range(T)), map=7), **options)
+def random_call(T: int, *, impl: str, **options: Any) -> Observation:
+    q, k, v = torch.randn(3, 2, 3, T, 8, dtype=PRECISE[impl])
+    return observe(q, k, v, observables=Observables(rows=tuple(range(T)), map=7), impl=impl, **options)
 
 
+@pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("T", [1, 20, 300])
 @pytest.mark.parametrize(
     "mask", [All(), Causal(), Window(5, right=1), Causal() & Padding(torch.tensor([1, 15]))], ids=repr
 )
-def test_identities_hold_at_every_length(T: int, mask: Mask) -> None:
-    sinks = torch.randn(3, dtype=torch.float64)
-    seen = random_call(T, mask=mask, sinks=sinks)
+def test_identities_hold_at_every_length(T: int, mask: Mask, impl: str) -> None:
+    dtype = PRECISE[impl]
+    seen = random_call(T, mask=mask, sinks=torch.randn(3, dtype=dtype), impl=impl)
     p = seen.rows
-    torch.testing.assert_close(p.sum(-1) + seen.sink, torch.ones(2, 3, T, dtype=torch.float64))
+    torch.testing.assert_close(p.sum(-1) + seen.sink, torch.ones(2, 3, T, dtype=dtype))
     real = torch.ones(2, T, dtype=torch.bool) if seen.padded is None else ~seen.padded
     kept = p * real[:, None, :, None]
     torch.testing.assert_close(seen.received, kept.sum(-2))
     torch.testing.assert_close(
-        seen.received.sum(-1) + (seen.sink * real[:, None]).sum(-1), real.sum(-1)[:, None].expand(2, 3).double()
+        seen.received.sum(-1) + (seen.sink * real[:, None]).sum(-1), real.sum(-1)[:, None].expand(2, 3).to(dtype)
     )
     bounds = cell_bounds(T, 7).tolist()
     pairs = mask.dense(T, T, B=2) & real[:, None, :, None]
@@ -173,12 +175,13 @@ def test_identities_hold_at_every_length(T: int, mask: Mask) -> None:
     torch.testing.assert_close(seen.max_weight, p.amax(-1))
 
 
-def test_uniform_attention_has_the_greatest_entropy_and_looks_halfway_back() -> None:
-    q = torch.zeros(1, 1, 200, 4, dtype=torch.float64)
-    seen = observe(q, q, q, mask=Causal())
-    i = torch.arange(200, dtype=torch.float64)
+@pytest.mark.parametrize("impl", IMPLS)
+def test_uniform_attention_has_the_greatest_entropy_and_looks_halfway_back(impl: str) -> None:
+    q = torch.zeros(1, 1, 200, 4, dtype=PRECISE[impl])
+    seen = observe(q, q, q, mask=Causal(), impl=impl)
+    i = torch.arange(200, dtype=PRECISE[impl])
     torch.testing.assert_close(seen.entropy[0, 0], (i + 1).log())
-    torch.testing.assert_close(seen.entropy_share[0, 0, 1:], torch.ones(199, dtype=torch.float64))
+    torch.testing.assert_close(seen.entropy_share[0, 0, 1:], torch.ones(199, dtype=PRECISE[impl]))
     torch.testing.assert_close(seen.distance[0, 0], i / 2)
     torch.testing.assert_close(seen.lse[0, 0], (i + 1).log())
 
@@ -213,9 +216,11 @@ def test_padding_queries_that_hold_nan_spoil_no_sum(impl: str) -> None:
     assert torch.equal(seen.mean("entropy"), clean.mean("entropy"))
 
 
-def test_what_was_not_measured_says_what_to_ask_for() -> None:
+@pytest.mark.parametrize("impl", IMPLS)
+def test_what_was_not_measured_says_what_to_ask_for(impl: str) -> None:
     q = torch.randn(1, 1, 3, 4)
-    seen = observe(q, q, q, observables=Observables(entropy=False, top_k=0, received=False, distance=False, map=0))
+    observables = Observables(entropy=False, top_k=0, received=False, distance=False, map=0)
+    seen = observe(q, q, q, observables=observables, impl=impl)
     measured = "output, lse, visible, max_logit, self_weight, previous_weight, first_weight"
     asked = {
         "entropy": "entropy=True", "top_keys": "top_k=8", "received": "received=True", "distance": "distance=True",
@@ -255,6 +260,19 @@ def test_every_observable_can_be_switched_off_by_itself(impl: str) -> None:
             torch.testing.assert_close(x, whole[name], rtol=1e-6, atol=1e-6)
     light = observe(q, q, q, observables=Observables.light(), impl=impl).values
     assert set(light) == {"output", "lse", "visible", "max_logit", *switches["positions"]}
+
+
+def test_every_implementation_measures_the_same_names_and_begins_alike() -> None:
+    q = torch.randn(1, 2, 40, 4)
+    everything = Observables(rows=(3,), token_ids=torch.arange(40) % 7)
+    for options in ({"mask": Causal()}, {"mask": torch.rand(40, 40) > 0.3, "sinks": torch.zeros(2)}):
+        found = {n: observe(q, q, q, observables=everything, impl=n, **options).values for n in IMPLS}
+        assert {tuple(sorted(x)) for x in found.values()} == {tuple(sorted(found["reference"]))}
+        assert {tuple(x)[:4] for x in found.values()} == {("output", "lse", "visible", "max_logit")}
+        for name, x in found["reference"].items():
+            for impl in IMPLS:
+                got = found[impl][name]
+                assert (got.dtype, got.ndim) == (x.dtype, x.ndim), (impl, name)
 
 
 def test_an_observation_prints_names_and_shapes_and_no_numbers() -> None:

@@ -1,4 +1,4 @@
-"""The ONNX Attention conformance cases (opsets 23 to 25), under their own names, through both implementations.
+"""The ONNX Attention conformance cases (opsets 23 to 25), under their own names, through every implementation.
 
 What ONNX says differently is translated here and only here: heads folded into the width, a cache as separate inputs,
 `j <= i + offset` with an offset that depends on which cache there is, windows that count their ends, one tensor for masks
@@ -122,7 +122,7 @@ def test_the_installed_onnx_has_the_93_cases_this_file_was_written_for() -> None
     assert len(CASES) == 93
 
 
-@pytest.mark.parametrize("impl", ["reference", "tiled"])
+@pytest.mark.parametrize("impl", ["reference", "tiled", "cpu"])
 @pytest.mark.parametrize("name", CASES)
 def test_onnx(name: str, impl: str) -> None:
     case = CASES[name]

@@ -497,11 +497,11 @@ def merge_head(c, head, scratch):
 
 
 @numba.njit(error_model="numpy")
-def make_whole(w, factor, first, last):
-    """A block's weights become those of whole rows; pairs that may not be seen keep −0.0, whatever the factor."""
+def make_whole(w, factor, tame, first, last):
+    """A block's weights become those of whole rows, in lanes that are not tame; what may not be seen keeps −0.0."""
     for n in range(first, last):
         p = load(w, n * LANES)
-        store(w, n * LANES, where(bits(p) == splat_int(NEVER), p, p * factor))
+        store(w, n * LANES, where(tame | (bits(p) == splat_int(NEVER)), p, p * factor))
 
 
 @numba.njit(error_model="numpy")
@@ -536,7 +536,8 @@ def when_done(c, b, h, part, strip, watched, i0, scratch):
         store(scratch, n * LANES, zero)
     read_real(c, b, i0, real)
     kept = load_int(real, 0) == splat_int(int32(1))
-    tame = lanes_set(total == total) == ALL_LANES  # no NaN anywhere in the strip
+    tame = total == total  # no NaN in a lane
+    all_tame = lanes_set(tame) == ALL_LANES
     a = i0 + c[at.OFFSET]
     if c[at.TOKENS] != 0:
         tokens = after(ints_at(c[at.TOKENS]), b * c[at.TOKENS_B])
@@ -554,9 +555,9 @@ def when_done(c, b, h, part, strip, watched, i0, scratch):
         # Until a lane has seen something its maximum is −inf, and its weights are 0 whatever they are multiplied by.
         anchor = load(factors, 0)
         factor = where(anchor == splat(HIDDEN), zero, exp2((anchor - top) - load(above(watched), 0)))
-        if not tame:
-            make_whole(w, factor, first, last)
-            factor = one
+        if not all_tame:
+            make_whole(w, factor, tame, first, last)
+            factor = where(tame, factor, one)
         store(factors, 0, factor)
         if c[at.VISIBLE] != 0:
             count_visible(w, first, last, seen)
@@ -599,7 +600,7 @@ def when_done(c, b, h, part, strip, watched, i0, scratch):
             continue
         if columns != 0 and c[at.MAP_COUNT] != 0:
             add_map_counts(c, w, kept, first, last, j0, counts)
-        if not tame:
+        if not all_tame:
             blank(w, kept, first, last)
         if c[at.RECEIVED] != 0:
             add_received(w, factor, first, last, after(doubles_at(c[at.RECEIVED]), part * c[at.TK] + j0))

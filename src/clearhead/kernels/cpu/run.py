@@ -262,17 +262,17 @@ def _results(
             room(name, place)
     if want.distance:
         room("distance", at.DISTANCE)
+    if want.rows:
+        found["rows"] = torch.zeros(B, Hq, len(want.rows), Tk)
+        call.address(at.ROWS, found["rows"])
+        call.address(at.ROW_NUMBERS, torch.tensor([row % Tq for row in want.rows], dtype=torch.int32))
+        call.put(at.ROW_COUNT, len(want.rows))
     if want.token_ids is not None:
         room("same_token", at.SAME)
         room("after_same_token", at.AFTER_SAME)
         tokens = at.small_integers(torch.atleast_2d(want.token_ids))
         call.address(at.TOKENS, tokens)
         call.put(at.TOKENS_B, Tk if len(tokens) > 1 else 0)
-    if want.rows:
-        found["rows"] = torch.zeros(B, Hq, len(want.rows), Tk)
-        call.address(at.ROWS, found["rows"])
-        call.address(at.ROW_NUMBERS, torch.tensor([row % Tq for row in want.rows], dtype=torch.int32))
-        call.put(at.ROW_COUNT, len(want.rows))
     if padded is not None:
         call.address(at.PADDED, padded.contiguous())
         call.put(at.PADDED_B, Tq if len(padded) > 1 else 0)

@@ -99,7 +99,7 @@ class _RowQuantities:
         self.found: dict[str, Tensor] = {}
         found = self.found
         spans = (p.plan.hi - p.plan.lo).clamp(min=0)[:, None]  # (b, 1, tq)
-        found["visible"] = torch.zeros(B, Hq, Tq, dtype=torch.int64, device=spans.device) if checked else spans
+        found["visible"] = torch.zeros(B, Hq, Tq, dtype=torch.int64, device=spans.device) if checked else spans.long()
         if observables.max_logit:
             found["max_logit"] = zeros() - torch.inf
         if observables.entropy:

@@ -238,6 +238,20 @@ def _picked(builder: Any, a: Any, b: Any, order: list[int]) -> Any:
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), order))
 
 
+@intrinsic
+def fetch(typing, address):
+    """Ask for the cache line at an address, which will be read soon; one that is not there does no harm."""
+
+    def emit(context, builder, sig, args):
+        place = builder.inttoptr(args[0], ir.PointerType(ir.IntType(8)))
+        kind = ir.FunctionType(ir.VoidType(), [place.type, I32, I32, I32])
+        ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(ask, [place, I32(0), I32(2), I32(1)])  # to read, into the second-level cache
+        return context.get_dummy_value()
+
+    return types.void(types.int64), emit
+
+
 def row_sums(builder: Any, vectors: list[Any]) -> Any:
     """WIDTH vectors of WIDTH numbers into the vector of their sums.
 

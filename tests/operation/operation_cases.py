@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from clearhead import ALiBi, All, Causal, Documents, Padding, Prefix, Window
+from clearhead import ALiBi, All, Causal, Documents, Observables, Padding, Prefix, Window, attention, observe
 from clearhead.kernels import tiled, tiled_observe
 from clearhead.masks import Dense, Mask
+from clearhead.testing import assert_within_tolerance, math_path
 
 # The most precise dtype of every implementation: the compiled one has no float64.
 PRECISE = {"cpu": torch.float32, "tiled": torch.float64, "reference": torch.float64}
@@ -118,6 +119,124 @@ def onnx_reference(case: Case) -> Tensor:
     return torch.from_numpy(found[0])
 
 
+def math_baseline(case: Case) -> Tensor:
+    """The call through `math_path`, in the inputs' own dtype."""
+    names: dict[str, Any] = {n: case.options.get(n) for n in ("scale", "softcap", "sinks")}
+    return math_path(*case.args, visible=case.visible, bias=case.added, **names)
+
+
+def score_terms(case: Case) -> float:
+    """1 + the largest |query|·|key|·scale: a weight is e^z, and its relative error is the error of z."""
+    scale = case.options.get("scale")
+    longest = [float(x.norm(dim=-1).max()) for x in (case.query, case.key)]
+    return 1 + longest[0] * longest[1] * abs(case.query.shape[-1] ** -0.5 if scale is None else scale)
+
+
+def output_terms(case: Case) -> float:
+    """How large the terms are that an output adds up: values, by weights e^z whose relative error is the error of z.
+
+    Small problems need saying so: with a handful of outputs the baseline is exact now and then by luck.
+    """
+    return float(case.value.abs().max()) * score_terms(case)
+
+
+def gradients(case: Case, upstream: Tensor, call: Any) -> dict[str, Tensor]:
+    """Of everything that can have one, by name; `call` is attention(), or takes a `Case` when it is `math_baseline`."""
+    leaves = dict(zip(("query", "key", "value"), case.args, strict=True))
+    leaves |= {n: x for n, x in case.options.items() if n in ("bias", "sinks") and isinstance(x, Tensor)}
+    leaves = {n: x.detach().clone().requires_grad_() for n, x in leaves.items()}
+    options = {**case.options, **leaves}
+    grown = Case(*(options.pop(n) for n in ("query", "key", "value")), options)
+    out = call(grown)
+    found = torch.autograd.grad(out, leaves.values(), upstream.to(out.dtype), materialize_grads=True)
+    return dict(zip(leaves, found, strict=True))
+
+
+def gradient_terms(case: Case, upstream: Tensor) -> dict[str, float]:
+    """How large the terms are that each gradient adds up, as `output_terms` says it of the output."""
+    scale = case.options.get("scale")
+    scale = abs(case.query.shape[-1] ** -0.5 if scale is None else scale)
+    weights = score_terms(case)
+    dots = float(upstream.norm(dim=-1).max() * case.value.norm(dim=-1).max()) * weights
+    return {
+        "query": dots * float(case.key.abs().max()) * scale,
+        "key": dots * float(case.query.abs().max()) * scale,
+        "value": float(upstream.abs().max()) * weights,
+        "bias": dots,
+        "sinks": dots,
+    }
+
+
+def assert_right(case: Case, impl: str, *, backward: bool = True) -> None:
+    """Output and gradients of a call, in its own dtype, within the tolerance rule against the reference in float64."""
+    exact = case.to(torch.float64)
+    truth = attention(*exact.args, **exact.options, impl="reference")
+    got = attention(*case.args, **case.options, impl=impl)
+    assert_within_tolerance(got, truth, math_baseline(case), magnitude=output_terms(case), what=f"output of {impl}")
+    if not backward:
+        return
+    upstream = torch.arange(got.numel(), dtype=torch.float64).reshape(got.shape).sin().to(case.query.dtype)
+    wanted = gradients(exact, upstream, lambda c: attention(*c.args, **c.options, impl="reference"))
+    plain = gradients(case, upstream, math_baseline)
+    terms = gradient_terms(case, upstream)
+    for name, x in gradients(case, upstream, lambda c: attention(*c.args, **c.options, impl=impl)).items():
+        what = f"gradient of {name} of {impl}"
+        assert_within_tolerance(x, wanted[name], plain[name], gradient=True, magnitude=terms[name], what=what)
+
+
+def observed_terms(name: str, case: Case, lse: Tensor) -> float:
+    """How large the terms are that a measured quantity adds up: up to Tk weights of things as large as this."""
+    terms = {"distance": float(sum(case.sizes[2:])), "received": float(case.sizes[2])}
+    # A weight is e^(z − L): its relative error is the absolute error of z, so z's size belongs to the magnitude.
+    finite = lse[torch.isfinite(lse)].abs()
+    return terms.get(name, 1.0) * (1.0 + float(finite.max() if finite.numel() else 0))
+
+
+def assert_observed_right(case: Case, observables: Observables, impl: str) -> None:
+    """Everything measured in the case's own dtype loses no more than twice what the definition loses in it."""
+    exact = case.to(torch.float64)
+    truth = observe(*exact.args, **exact.options, observables=observables, impl="reference")
+    baseline = observe(*case.args, **case.options, observables=observables, impl="reference")
+    seen = observe(*case.args, **case.options, observables=observables, impl=impl)
+    assert set(seen.values) == set(truth.values)
+    for name, got in seen.values.items():
+        if name == "visible":
+            assert torch.equal(*torch.broadcast_tensors(got, truth.visible)), "visible"
+        elif name not in ("output", "top_keys"):
+            size, what = observed_terms(name, case, truth.lse), f"{name} of {impl}"
+            assert_within_tolerance(got, truth.values[name], baseline.values[name], magnitude=size, what=what)
+    if "top_keys" in seen.values:
+        every = weights_of(exact)
+        assert_within_tolerance(
+            listed_weights(seen.top_keys, truth.top_keys, every),
+            truth.top_weights,
+            baseline.top_weights,
+            magnitude=observed_terms("top_weights", case, truth.lse),
+            what=f"weights at top_keys of {impl}",
+        )
+
+
+def weights_of(case: Case) -> Tensor:
+    """All weights, through `rows` of the reference."""
+    B, Hq, Tq, Tk = case.sizes
+    if not Tq:
+        return torch.zeros(B, Hq, 0, Tk, dtype=torch.float64)
+    every = Observables(rows=tuple(range(Tq)))
+    return observe(*case.args, **case.options, observables=every, impl="reference").rows
+
+
+def listed_weights(keys: Tensor, wanted: Tensor, weights: Tensor) -> Tensor:
+    """The weights at `top_keys`, once it is sure that these are as many keys as wanted, each of them once.
+
+    Which of two equal weights comes first may differ where rounding differs; what the keys weigh may not.
+    """
+    assert torch.equal(keys >= 0, wanted >= 0), "as many top keys as may be seen"
+    ordered = keys.sort(-1).values
+    assert bool(((ordered.diff(dim=-1) > 0) | (ordered[..., :-1] < 0)).all()), "top_keys repeats a key"
+    weights = torch.nn.functional.pad(weights, (0, 1))
+    return weights.gather(-1, keys % weights.shape[-1]).to(torch.float32)
+
+
 @contextmanager
 def small_tiles() -> Iterator[None]:
     """Let the blocked implementation cut small inputs into many tiles, so that small tests meet every seam."""
@@ -197,6 +316,15 @@ def masks(B: int, Hq: int, Tq: int, Tk: int) -> st.SearchStrategy[Mask]:
         return whole
 
     return st.lists(single_masks(B, Hq, Tq, Tk), min_size=1, max_size=3).map(combined)
+
+
+def asked(case: Case, draw: st.DrawFn) -> Observables:
+    """Everything at once, with odd numbers of cells, keys and rows."""
+    Tq, Tk = case.sizes[2:]
+    seed = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    ids = torch.randint(0, 4, draw(st.sampled_from([(Tk,), (case.sizes[0], Tk)])), generator=seed)
+    rows = tuple(draw(st.lists(st.integers(-Tq, Tq - 1), max_size=3))) if Tq else ()
+    return Observables(top_k=draw(st.integers(1, 6)), map=draw(st.integers(1, 12)), rows=rows, token_ids=ids)
 
 
 @st.composite

@@ -138,4 +138,4 @@ def small_integers(labels: Tensor, *others: Tensor) -> Tensor:
     if all(x.numel() == 0 or (int(x.min()) >= 0 and int(x.max()) < 2**31) for x in every):
         return labels.to(torch.int32).contiguous()
     known = torch.unique(torch.cat([x.flatten() for x in every]))
-    return torch.searchsorted(known, labels).to(torch.int32).contiguous()
+    return torch.searchsorted(known, labels.contiguous()).to(torch.int32)

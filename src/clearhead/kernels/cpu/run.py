@@ -218,10 +218,10 @@ def observe(
 def _spans(p: Problem, lanes: int) -> np.ndarray:
     """How many keys each strip meets at most, in whole blocks: an array of strips, the same for all samples."""
     Tq = p.query.shape[2]
-    lo, hi = p.plan.lo.amin(0).numpy(), p.plan.hi.amax(0).numpy()
     starts = np.arange(0, Tq, lanes)
-    if not len(starts):
-        return np.zeros(0, np.int64)
+    if not p.plan.lo.numel():
+        return np.zeros(len(starts), np.int64)
+    lo, hi = p.plan.lo.amin(0).numpy(), p.plan.hi.amax(0).numpy()
     first, end = np.minimum.reduceat(lo, starts), np.maximum.reduceat(hi, starts)
     blocks: np.ndarray = np.maximum(0, -(-end // BLOCK) - first // BLOCK) * BLOCK
     return blocks

@@ -90,6 +90,8 @@ def all_finite(rows, row, width, count):
 def set_aside(rows, count, width, bad, kept):
     """Rows that are not all finite become 0 and are kept; `bad` lists them. Returns how many there are."""
     found = int64(0)
+    if all_finite(rows, width, width, count):
+        return found
     for n in range(count):
         finite = True
         for d in range(width):
@@ -180,10 +182,9 @@ def load_strip(c, b, h, i0, strip, places, rows):
         sum_ = fma(load(grads, d * LANES), load(held, d * LANES), sum_)
     wide_d, wide_v = rounded_up(D, WIDTH), rounded_up(DV, WIDTH)
     query_rows, grad_rows = after(strip, places[2]), after(strip, places[3])
-    for n in range(LANES * wide_d):
-        query_rows[n] = float32(0.0)
-    for n in range(LANES * wide_v):
-        grad_rows[n] = float32(0.0)
+    if wide_d != D or wide_v != DV or i0 + LANES > TQ:
+        for n in range(wide_d + wide_v):
+            store(query_rows, n * LANES, splat(float32(0.0)))
     for lane in range(min(LANES, TQ - i0)):
         i = i0 + lane
         read_row(

@@ -1,4 +1,4 @@
-"""2^x, log2 x and tanh x of whole vectors, with their error bounds. `tests/operation/test_cpu_powers.py` measures them.
+"""2^x, log2 x and tanh x of whole vectors, with their error bounds. `tests/cpu/test_powers.py` measures them.
 
 Softmax is done with powers of two: scores are multiplied by log2(e) once, as the query is laid out, and 2^x needs no
 multiplication to split x into an exponent and a rest.
@@ -16,7 +16,7 @@ ROUND = float32(12582912.0)  # 1.5 · 2^23: added to |x| < 2^22 it leaves x roun
 
 @numba.njit(error_model="numpy")
 def exp2(x):
-    """2^x for x < 128, within 1.3 units in the last place; 0 below −126 (−inf included), NaN for NaN.
+    """2^x for x < 127.5, within 1.3 units in the last place; 0 below −126 (−inf included), NaN for NaN.
 
     x = n + f with n an integer and |f| ≤ ½. 2^f is a polynomial, fitted so that the largest relative error is least
     (2e-9), and n is shifted into the exponent of the result.

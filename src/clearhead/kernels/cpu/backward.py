@@ -19,11 +19,12 @@ from numba import float32, int32, int64
 
 from clearhead.kernels.cpu import call as at
 from clearhead.kernels.cpu.forward import (
+    add_values,
     in_place,
-    keys_times_queries,
+    multiply_keys,
     read_queries,
     stage,
-    values_times_weights,
+    upper_from,
 )
 from clearhead.kernels.cpu.logits import HIDDEN, add_alibi, add_bias, cap, finish_mask, read_intervals, tensor_hides_all
 from clearhead.kernels.cpu.machine import shape
@@ -33,6 +34,7 @@ from clearhead.kernels.cpu.strip import BLOCK, rounded_up
 from clearhead.kernels.cpu.tile import ROWS, product
 from clearhead.kernels.cpu.vector import (
     LANES,
+    SPLIT,
     WIDTH,
     after,
     as_ints,
@@ -58,16 +60,17 @@ weights_times_narrow_rows = product(1, row_step=LANES, step=1, add=True)
 
 
 @numba.njit(error_model="numpy")
-def add_weighted_rows(p, first, last, rows, width, target):
-    """target[key][:] += Σ_lane p[key][lane] · rows[lane][:] for keys first … last − 1; `width` is a multiple of WIDTH."""
+def add_weighted_rows(p, first, last, lane, rows, width, target):
+    """target[key][:] += Σ p[key][lane] · rows[lane][:] over the lanes from `lane` on; `width` is a multiple of WIDTH."""
+    rows, lanes = after(rows, lane * width), LANES - lane
     for n in range(first, last, ROWS):
-        weights, to = after(p, n * LANES), after(target, n * width)
+        weights, to = after(p, n * LANES + lane), after(target, n * width)
         column = int64(0)
         while column + LANES <= width:
-            weights_times_rows(weights, LANES, 1, after(rows, column), width, LANES, after(to, column), width)
+            weights_times_rows(weights, LANES, 1, after(rows, column), width, lanes, after(to, column), width)
             column += LANES
         while column < width:
-            weights_times_narrow_rows(weights, LANES, 1, after(rows, column), width, LANES, after(to, column), width)
+            weights_times_narrow_rows(weights, LANES, 1, after(rows, column), width, lanes, after(to, column), width)
             column += WIDTH
 
 
@@ -255,10 +258,10 @@ def block_gradients(c, b, h, i0, j0, first, last, strip, places, k, k_row, v, v_
     """s = p and t = dz of a strip and a block, both 0 where a pair may not be seen, which `marks` tells."""
     D, DV = c[at.D], c[at.DV]
     grads, numbers = after(strip, places[1]), after(strip, places[5])
-    for m in range(first, last, ROWS):
-        keys_times_queries(after(k, m * k_row), k_row, 1, strip, LANES, D, after(s, m * LANES), LANES)
-        keys_times_queries(after(v, m * v_row), v_row, 1, grads, LANES, DV, after(t, m * LANES), LANES)
     lo, spans = as_ints(after(numbers, 2 * LANES)), as_longs(after(numbers, 4 * LANES))
+    middle = upper_from(spans, j0, first, last)
+    multiply_keys(k, k_row, strip, D, first, middle, last, s)
+    multiply_keys(v, v_row, grads, DV, first, middle, last, t)
     recompute(c, s, slope, b, h, i0, j0, first, last, lo, spans, mine)
     weights_and_slopes(c, s, t, slope, first, last, numbers, after(numbers, LANES), marks)
     for m in range(last, rounded_up(last, ROWS)):  # the last tile may reach past the last key
@@ -325,21 +328,15 @@ def backward_strips(c, b, h, number_, count, scratch, d_key, d_value):
                 c, b, h, i0, j0, first, last, strip, places, k, k_row, v, v_row, s, t, slope, marks, as_ints(rows)
             )
             to_key, to_value = after(d_key, j0 * wide_d), after(d_value, j0 * wide_v)
-            add_weighted_rows(s, first, last, after(strip, places[3]), wide_v, to_value)
-            add_weighted_rows(t, first, last, after(strip, places[2]), wide_d, to_key)
+            middle = upper_from(as_longs(after(strip, places[5] + 4 * LANES)), j0, first, last)
+            for weights, rows_, wide, to in (
+                (s, after(strip, places[3]), wide_v, to_value),
+                (t, after(strip, places[2]), wide_d, to_key),
+            ):
+                add_weighted_rows(weights, first, middle, 0, rows_, wide, to)
+                add_weighted_rows(weights, middle, last, SPLIT, rows_, wide, to)
             d_query = after(strip, places[4])
-            weights = after(t, first * LANES)
-            for d in range(0, tall_d, ROWS):
-                values_times_weights(
-                    after(u, first * u_row + d),
-                    1,
-                    u_row,
-                    weights,
-                    LANES,
-                    last - first,
-                    after(d_query, d * LANES),
-                    LANES,
-                )
+            add_values(u, u_row, t, first, middle, last, tall_d, d_query)
             if bad_count + bad_lanes[2 * n] + bad_lanes[2 * n + 1] != 0:
                 mine = after(kept, n * kept_size)
                 which = as_ints(after(mine, LANES * (wide_d + wide_v)))

@@ -28,6 +28,7 @@ from clearhead.kernels.cpu.tile import ROWS, product
 from clearhead.kernels.cpu.vector import (
     ALL_LANES,
     LANES,
+    SPLIT,
     after,
     as_ints,
     bits,
@@ -45,8 +46,11 @@ from clearhead.kernels.cpu.vector import (
     where,
 )
 
-keys_times_queries = product(shape().vectors, step=1)
+UPPER = shape().vectors - shape().vectors // 2  # registers of the lanes from SPLIT on
+
+keys_times_queries, keys_times_upper_queries = product(shape().vectors, step=1), product(UPPER, step=1)
 values_times_weights = product(shape().vectors, row_step=1, add=True)
+values_times_upper_weights = product(UPPER, row_step=1, add=True)
 
 
 @numba.njit(error_model="numpy")
@@ -76,6 +80,37 @@ def stage(address, dtype, start, row, step, width, padded, j0, j1, rows, target)
 def in_place(dtype, row, step):
     """Whether the micro-kernels can read rows where they lie; rows 4096 bytes apart would all fall into one cache set."""
     return dtype == FLOAT32 and step == 1 and row % 1024 != 0
+
+
+@numba.njit(error_model="numpy")
+def upper_from(spans, j0, first, last):
+    """The row of a block from which on only the upper lanes see anything: about half of a causal strip's last keys."""
+    return min(max(rounded_up(max(spans[4] - j0, int64(0)), ROWS), first), last)
+
+
+@numba.njit(error_model="numpy")
+def multiply_keys(k, k_row, queries, width, first, middle, last, s):
+    """s[key][lane] of keys first … last − 1; from `middle` on in the upper lanes alone. Whole tiles are written."""
+    for n in range(first, middle, ROWS):
+        keys_times_queries(after(k, n * k_row), k_row, 1, queries, LANES, width, after(s, n * LANES), LANES)
+    for n in range(middle, last, ROWS):
+        upper, to = after(queries, SPLIT), after(s, n * LANES + SPLIT)
+        keys_times_upper_queries(after(k, n * k_row), k_row, 1, upper, LANES, width, to, LANES)
+
+
+@numba.njit(error_model="numpy")
+def add_values(v, v_row, weights, first, middle, last, wide, o):
+    """o[d][lane] += Σ_key v[key][d] · weights[key][lane]; `wide` is whole tiles."""
+    for d in range(0, wide, ROWS):
+        at_d = after(o, d * LANES)
+        values_times_weights(
+            after(v, first * v_row + d), 1, v_row, after(weights, first * LANES), LANES, middle - first, at_d, LANES
+        )
+        if middle < last:
+            upper = after(weights, middle * LANES + SPLIT)
+            values_times_upper_weights(
+                after(v, middle * v_row + d), 1, v_row, upper, LANES, last - middle, after(at_d, SPLIT), LANES
+            )
 
 
 @numba.njit(error_model="numpy")
@@ -262,8 +297,8 @@ def attend_strips(c, b, h, part, number_, count, scratch, careful):
                 continue
             watched, block = after(strip, strips.size(c)), (j0 - spans[0] // BLOCK * BLOCK) // BLOCK
             s = observe.weights(c, watched, block) if observing else scores
-            for m in range(first, last, ROWS):
-                keys_times_queries(after(k, m * k_row), k_row, 1, strip, LANES, D, after(s, m * LANES), LANES)
+            middle = upper_from(spans, j0, first, last)
+            multiply_keys(k, k_row, strip, D, first, middle, last, s)
             finish_logits(c, s, b, h, i0, j0, first, last, lo, after(lo, LANES), spans, as_ints(rows))
             if observing or careful:
                 shrink = softmax_block_watched(s, first, last, top, total, watched if observing else held)
@@ -275,11 +310,7 @@ def attend_strips(c, b, h, part, number_, count, scratch, careful):
                 store(observe.block_factor(watched, block), 0, load(top, 0))
             for d in range(wide):
                 store(o, d * LANES, load(o, d * LANES) * shrink)
-            weights = after(s, first * LANES)
-            for d in range(0, wide, ROWS):
-                values_times_weights(
-                    after(u, first * u_row + d), 1, u_row, weights, LANES, last - first, after(o, d * LANES), LANES
-                )
+            add_values(u, u_row, s, first, middle, last, wide, o)
             if bad_count != 0:
                 add_bad_values(s, first, last, v, v_row, wide, bad, bad_count, o)
     clean = True

@@ -12,6 +12,7 @@ from clearhead.kernels.cpu.powers import LOG2_E, tanh
 from clearhead.kernels.cpu.rows import number
 from clearhead.kernels.cpu.vector import (
     LANES,
+    SPLIT,
     after,
     bytes_at,
     float_from_bits,
@@ -35,19 +36,22 @@ LARGEST = float32(3.4028235e38)
 def read_intervals(c, b, i0, lo, hi, spans):
     """The key intervals of a strip's queries, and spans = (least lo, greatest lo, least hi, greatest hi) of them.
 
+    The fifth number is the greatest hi of the lanes below SPLIT: keys from it on are seen by the upper lanes alone.
     Lanes past the last query repeat it. Where a query sees nothing its interval is empty, and hides every key.
     """
     rows = b * c[at.INTERVAL_B]
     all_lo, all_hi = ints_at(c[at.LO]), ints_at(c[at.HI])
     least_lo = least_hi = int64(2147483647)
-    most_lo = most_hi = int64(0)
+    most_lo = most_hi = lower_hi = int64(0)
     for lane in range(LANES):
         i = rows + min(i0 + lane, c[at.TQ] - 1)
         low, high = all_lo[i], all_hi[i]
         lo[lane], hi[lane] = low, high
         least_lo, most_lo = min(least_lo, int64(low)), max(most_lo, int64(low))
         least_hi, most_hi = min(least_hi, int64(high)), max(most_hi, int64(high))
-    spans[0], spans[1], spans[2], spans[3] = least_lo, most_lo, least_hi, most_hi
+        if lane < SPLIT:
+            lower_hi = max(lower_hi, int64(high))
+    spans[0], spans[1], spans[2], spans[3], spans[4] = least_lo, most_lo, least_hi, most_hi, lower_hi
 
 
 @numba.njit(error_model="numpy")

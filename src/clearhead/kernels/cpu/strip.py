@@ -3,7 +3,7 @@
     queries   [D][LANES]       times scale · log2(e)
     output    [wide][LANES]    unnormalised; `wide` is Dv rounded up to whole tiles
     top, total, lo, hi         LANES each: running maximum and sum, key intervals
-    spans     8 integers       least and greatest lo, least and greatest hi
+    spans     8 integers       least and greatest lo, least and greatest hi, greatest hi of the lower lanes
 
 Places are counted in float32 from the beginning of the strip.
 """
@@ -61,5 +61,5 @@ def intervals(c, strip):
 
 @numba.njit(error_model="numpy")
 def spans(c, strip):
-    """[4] int64: least and greatest lo, least and greatest hi."""
+    """[5] int64: least and greatest lo, least and greatest hi, greatest hi of the lower lanes."""
     return as_longs(after(top(c, strip), 4 * LANES))

@@ -20,6 +20,7 @@ from numba.extending import intrinsic, lower_builtin, models, register_model
 from clearhead.kernels.cpu.machine import shape
 
 LANES, WIDTH = shape().lanes, shape().width
+SPLIT = shape().vectors // 2 * WIDTH  # the upper lanes begin here, and can be computed without the lower ones
 ALL_LANES = uint64((1 << LANES) - 1)
 CONTRACT = ("contract",)
 I32, I64 = ir.IntType(32), ir.IntType(64)

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -82,14 +83,9 @@ def tighten(plan: Plan) -> Plan:
         if exact:
             labels = key_labels = None
     if dense is not None and dense.numel():
-        any_head = dense.any(1)  # (b, tq, tk)
-        tk = dense.shape[-1]
-        j = torch.arange(tk, device=dense.device)
-        first = torch.where(any_head, j, tk).amin(-1)
-        end = torch.where(any_head, j + 1, 0).amax(-1)
+        first, end, exact = _dense_hull(dense)
         lo, hi = torch.maximum(lo, first), torch.minimum(hi, end)
-        # Exact when every head sees as many keys as the hull holds (labels may hide some of them, on top).
-        if bool((dense.sum(-1) == (end - first).clamp(min=0)[:, None]).all()):
+        if exact:  # labels may hide some of these keys, on top
             dense = None
     lo, hi = torch.broadcast_tensors(lo, hi.clamp(min=0))
     return Plan(lo, hi, labels, key_labels, dense)
@@ -108,6 +104,26 @@ def _label_hull(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, bool]:
     end = torch.where(found, order.gather(1, (right - 1).clamp(min=0)) + 1, 0)
     contiguous = bool((~found | (end - first == right - left)).all())
     return first, end, contiguous
+
+
+def _dense_hull(dense: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """For every query the first and one past the last key that some head sees, and whether every head sees all between.
+
+    Each byte of the mask is read at most three times, and nothing of its size is made (on CPUs, by numpy's searches).
+    """
+    some_head = dense[:, 0] if dense.shape[1] == 1 else dense.any(1)  # (b, tq, tk)
+    tk = dense.shape[-1]
+    if dense.device.type == "cpu":
+        pairs = some_head.numpy()
+        first, last = torch.from_numpy(pairs.argmax(-1)), torch.from_numpy(tk - 1 - pairs[..., ::-1].argmax(-1))
+        counts = torch.from_numpy(np.count_nonzero(dense.numpy(), axis=-1))
+    else:
+        ones = some_head.to(torch.uint8)
+        first, last = ones.argmax(-1), tk - 1 - ones.flip(-1).argmax(-1)
+        counts = dense.sum(-1)
+    seen = some_head.gather(-1, first[..., None])[..., 0]
+    first, end = torch.where(seen, first, tk), torch.where(seen, last + 1, 0)
+    return first, end, bool((counts == (end - first).clamp(min=0)[:, None]).all())
 
 
 def exact(problem: Problem) -> torch.autocast:

@@ -126,10 +126,18 @@ def math_baseline(case: Case) -> Tensor:
 
 
 def score_terms(case: Case) -> float:
-    """1 + the largest |query|·|key|·scale: a weight is e^z, and its relative error is the error of z."""
+    """1 + the largest |query|·|key|·scale: a weight is e^z, and its relative error is the error of z.
+
+    Scores are in float32 for 16-bit inputs too, so there their rounding is smaller than that of a result.
+    """
     scale = case.options.get("scale")
-    longest = [float(x.norm(dim=-1).max()) for x in (case.query, case.key)]
-    return 1 + longest[0] * longest[1] * abs(case.query.shape[-1] ** -0.5 if scale is None else scale)
+    longest = [float(x.norm(dim=-1).max()) for x in (case.query.double(), case.key.double())]
+    finer = 1.0 if case.query.dtype == torch.float64 else torch.finfo(torch.float32).eps / eps(case.query)
+    return 1 + finer * longest[0] * longest[1] * abs(case.query.shape[-1] ** -0.5 if scale is None else scale)
+
+
+def eps(x: Tensor) -> float:
+    return torch.finfo(x.dtype).eps
 
 
 def output_terms(case: Case) -> float:
@@ -157,7 +165,7 @@ def gradient_terms(case: Case, upstream: Tensor) -> dict[str, float]:
     scale = case.options.get("scale")
     scale = abs(case.query.shape[-1] ** -0.5 if scale is None else scale)
     weights = score_terms(case)
-    dots = float(upstream.norm(dim=-1).max() * case.value.norm(dim=-1).max()) * weights
+    dots = float(upstream.double().norm(dim=-1).max() * case.value.double().norm(dim=-1).max()) * weights
     return {
         "query": dots * float(case.key.abs().max()) * scale,
         "key": dots * float(case.query.abs().max()) * scale,

@@ -30,9 +30,10 @@ from clearhead import (
     observables,
     observe,
 )
-from clearhead.errors import ArgumentError
+from clearhead.errors import ArgumentError, ImplementationError
 from clearhead.kernels import select
-from clearhead.masks import Dense
+from clearhead.kernels.problem import Problem
+from clearhead.masks import Dense, Plan
 
 q = torch.zeros(2, 4, 3, 8)
 k = torch.zeros(2, 2, 5, 8)
@@ -305,6 +306,24 @@ def test_an_unknown_implementation_in_the_environment_is_named_as_such(monkeypat
     ):
         attention(q, k, k)
     assert attention(q, k, k, impl="tiled").shape == (2, 4, 3, 8)  # an explicit name does not ask the environment
+
+
+@pytest.mark.tiny
+def test_the_compiled_kernels_say_what_they_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    cannot = (
+        'expected a call that the CPU kernels can do, got "cpu", but they have no float64. '
+        'Use "auto", which takes "tiled" then.'
+    )
+    with pytest.raises(ImplementationError, match=f"^impl: {re.escape(cannot)}$"):
+        attention(q.double(), k.double(), k.double(), impl="cpu")
+    elsewhere = Problem(q.to("meta"), k.to("meta"), k.to("meta"), Plan(ints, ints), 1.0)
+    assert select.why_not_cpu(elsewhere) == "the tensors are on meta"
+    monkeypatch.setenv("CLEARHEAD_IMPL", "cpu")
+    with pytest.raises(ImplementationError, match=f"^CLEARHEAD_IMPL: {re.escape(cannot)}$"):
+        observe(q.double(), k.double(), k.double())
+    monkeypatch.setattr(select, "_NUMBA", False)
+    with pytest.raises(ImplementationError, match="but numba, which compiles them, is not installed"):
+        attention(q, k, k)
 
 
 def test_explain_and_observe_check_their_arguments_as_attention_does() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from clearhead.bench import machine
 from clearhead.bench.measure import Spread, interleave, ratio, repeats_for, rounds_for, spread
@@ -98,8 +99,34 @@ def test_short_calls_are_repeated():
     assert [repeats_for(s) for s in (1.0, 0.005, 0.002, 1e-5, 1e-6, 0.0)] == [1, 1, 3, 500, 500, 500]
 
 
-def test_a_limit_is_the_best_of_its_tries(monkeypatch):
+def test_the_limit_is_what_the_kernel_of_multiply_adds_did_at_its_best(monkeypatch):
+    from clearhead.kernels.cpu import run
+
     clock = Clock()
+    took = iter([9.0] + [2.0] * 5 + [0.5] + [2.0] * 99)
+
+    def multiply_adds(rounds) -> int:
+        clock.now += next(took)
+        return 3 * rounds
+
+    monkeypatch.setattr(run, "multiply_adds", multiply_adds)
+    monkeypatch.setattr(machine, "ROUNDS", 1000)
+    assert machine.fma_peak(clock) == pytest.approx(3 * 1000 / 0.5 / 1e9)
+
+
+def test_the_kernel_of_multiply_adds_counts_two_operations_for_each():
+    from clearhead.kernels.cpu import run
+    from clearhead.kernels.cpu.machine import CHAINS, shape
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert run.multiply_adds(1000) == 2 * 1000 * CHAINS * shape().width
+    torch.set_num_threads(threads)
+
+
+def test_without_numba_a_limit_is_the_best_of_its_tries_at_products(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(machine.select, "why_not_cpu", lambda _: "numba is not installed")
     monkeypatch.setattr(machine, "PRODUCT", 10)
     monkeypatch.setattr(machine, "READ", 1000)
     took = iter([9.0] + [2.0] * 5 + [0.5] + [2.0] * 99)  # the first is for warming up

@@ -30,6 +30,7 @@ KERNELS = (
     "forward",
     "backward",
     "decode",
+    "peak",
 )  # each a module here with a function `work(first worker, last worker, call)`
 HARMLESS = ("llvm.", "memcpy", "memset", "memmove")  # what machine code may call: found in every process
 CACHE = "CLEARHEAD_CACHE"

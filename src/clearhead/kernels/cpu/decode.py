@@ -332,7 +332,7 @@ def merge_chunks(c, head, scratch):
 
 
 def work(first, last, c):
-    """Workers first … last − 1 take tasks until there are none: chunks of keys, or afterwards the heads to merge them."""
+    """Workers first … last − 1 take tasks until there are none: chunks of keys, then the heads whose chunks are merged."""
     for worker in range(first, last):
         scratch = after(floats_at(c[at.SCRATCH]), worker * c[at.SCRATCH_SIZE])
         while True:
@@ -343,3 +343,5 @@ def work(first, last, c):
                 merge_chunks(c, ticket, scratch)
             else:
                 attend_chunk(c, ticket // c[at.PARTS], ticket % c[at.PARTS], scratch)
+                if c[at.PARTS] == 1:
+                    merge_chunks(c, ticket, scratch)

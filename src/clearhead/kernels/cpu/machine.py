@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from llvmlite import binding
 
+CHAINS = 12  # independent sums that `peak` runs: enough to hide the latency, few enough for sixteen registers
 FORCE = "CLEARHEAD_VECTORS"  # "avx512", "avx2" or "neon": use narrower registers than there are, to try their code here
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from clearhead.kernels.cpu import call as at
 from clearhead.kernels.cpu import threads
 from clearhead.kernels.cpu.call import Builder, describe
-from clearhead.kernels.cpu.machine import shape
+from clearhead.kernels.cpu.machine import CHAINS, shape
 from clearhead.kernels.problem import Gradients, Problem, tighten
 from clearhead.observables import Observables
 
@@ -136,11 +136,18 @@ def _decode(p: Problem, call: Builder) -> bool:
     call.put(at.PARTS, parts)
     lanes, width = shape().lanes, shape().width
     floats = together * (p.query.shape[3] + 2 * BLOCK + width + lanes) + width + Dv
-    threads.run("decode", call, floats, B * Hk * parts)
-    call.put(at.MERGING, 1)
-    dirty = threads.run("decode", call, floats, B * Hk)[at.DIRTY]
-    call.put(at.MERGING, 0)
-    return not dirty
+    finished = threads.run("decode", call, floats, B * Hk * parts)
+    if parts > 1:
+        call.put(at.MERGING, 1)
+        finished = threads.run("decode", call, floats, B * Hk)
+        call.put(at.MERGING, 0)
+    return not finished[at.DIRTY]
+
+
+def multiply_adds(rounds: int) -> int:
+    """Keep every thread busy with multiply-adds on registers alone; how many operations that was, two each."""
+    threads.run("peak", Builder(), 64, rounds)
+    return 2 * rounds * CHAINS * shape().width * min(rounds, threads.workers())
 
 
 def _begin(p: Problem) -> tuple[Tensor, Tensor, Builder]:

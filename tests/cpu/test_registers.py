@@ -50,3 +50,23 @@ def test_every_narrower_shape_is_right(name: str) -> None:
         pytest.skip("this processor has no AVX2")
     tests = str(Path(__file__).parents[1])
     assert printed(BATTERY, tests, timeout=500, CLEARHEAD_VECTORS=name).split()[:2] == [name, "42"]
+
+
+CALLS = """
+    from clearhead.kernels.cpu import build
+    for name in build.KERNELS:
+        build.kernel(name)
+        code = build._read(build.cache_folder() / f"{name}-{build.fingerprint()}.o")
+        print(name, [word for word in ("fma", "fmaf", "__extendhfsf2", "__truncsfhf2") if f"\\0{word}\\0".encode() in code])
+"""
+
+
+@pytest.mark.parametrize("name", ["widest", "avx2", "neon"])
+def test_no_shape_needs_a_function_for_what_is_one_instruction(name: str) -> None:
+    """Machine code is loaded without any library: a call to one would jump to nowhere."""
+    if name == "avx2" and not machine.features().get("avx2"):
+        pytest.skip("this processor has no AVX2")
+    forced = {} if name == "widest" else {"CLEARHEAD_VECTORS": name}
+    lines = [line for line in printed(CALLS, **forced).splitlines() if not line.startswith("clearhead:")]
+    assert len(lines) >= 3
+    assert all(line.endswith(" []") for line in lines), lines

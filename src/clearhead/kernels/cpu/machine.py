@@ -65,7 +65,8 @@ def shape() -> Shape:
 
 def target() -> tuple[str, str]:
     """CPU name and feature string for LLVM; with narrower registers forced, the wider ones are switched off."""
-    hidden = {"avx512": (), "avx2": ("avx512",), "neon": ("avx512", "avx", "fma", "f16c")}[shape().name]
+    # AVX itself stays: fused products and float16 come with it, and as calls they would be looked for in vain.
+    hidden = {"avx512": (), "avx2": ("avx512",), "neon": ("avx512", "avx2")}[shape().name]
     flags = [
         ("-" if hidden and name.startswith(hidden) else "+" if has else "-") + name for name, has in features().items()
     ]

@@ -39,6 +39,7 @@ from clearhead.kernels.cpu.vector import (
     after,
     as_ints,
     as_longs,
+    compiled,
     float_from_bits,
     floats_at,
     fma,
@@ -59,7 +60,7 @@ weights_times_rows = product(shape().vectors, row_step=LANES, step=1, add=True)
 weights_times_narrow_rows = product(1, row_step=LANES, step=1, add=True)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def add_weighted_rows(p, first, last, lane, rows, width, target):
     """target[key][:] += Σ p[key][lane] · rows[lane][:] over the lanes from `lane` on; `width` is a multiple of WIDTH."""
     rows, lanes = after(rows, lane * width), LANES - lane
@@ -74,7 +75,7 @@ def add_weighted_rows(p, first, last, lane, rows, width, target):
             column += WIDTH
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def all_finite(rows, row, width, count):
     """Whether every number of some rows is finite."""
     zero = splat_short(float32(0.0))
@@ -89,7 +90,7 @@ def all_finite(rows, row, width, count):
     return sum_of(odd) == float32(0.0)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def set_aside(rows, count, width, bad, kept):
     """Rows that are not all finite become 0 and are kept; `bad` lists them. Returns how many there are."""
     found = int64(0)
@@ -109,7 +110,7 @@ def set_aside(rows, count, width, bad, kept):
     return found
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def add_bad_lanes(p, first, last, kept, width, bad, count, marks, target):
     """What `set_aside` left out of `add_weighted_rows`, for the pairs that may be seen."""
     for r in range(count):
@@ -120,7 +121,7 @@ def add_bad_lanes(p, first, last, kept, width, bad, count, marks, target):
                     target[n * width + d] += p[n * LANES + lane] * kept[r * width + d]
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def add_bad_keys(p, first, last, kept, width, bad, count, marks, target):
     """What `set_aside` left out of the queries' gradients, for the pairs that may be seen."""
     for r in range(count):
@@ -132,7 +133,7 @@ def add_bad_keys(p, first, last, kept, width, bad, count, marks, target):
                         target[d * LANES + lane] += p[n * LANES + lane] * kept[r * width + d]
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def recompute(c, s, slope, b, h, i0, j0, first, last, lo, spans, mine):
     """Products to logits, as the forward did; with a softcap, `slope` becomes its derivative."""
     if c[at.SOFTCAP] != 0:
@@ -148,7 +149,7 @@ def recompute(c, s, slope, b, h, i0, j0, first, last, lo, spans, mine):
     finish_mask(c, s, b, h, i0, j0, first, last, lo, after(lo, LANES), spans, mine)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def weights_and_slopes(c, s, t, slope, first, last, lse, shift, marks):
     """s becomes p and t becomes dz, both exactly 0 where a pair may not be seen, which `marks` tells for each key."""
     L, add, zero = load(lse, 0), load(shift, 0), splat(float32(0.0))
@@ -165,7 +166,7 @@ def weights_and_slopes(c, s, t, slope, first, last, lse, shift, marks):
         store(t, n * LANES, dz)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def load_strip(c, b, h, i0, strip, places, rows):
     """Everything about a strip's queries: themselves, their incoming gradients, L and c = dL − Σ_d dO·O."""
     D, DV, TQ = c[at.D], c[at.DV], c[at.TQ]
@@ -213,7 +214,7 @@ def load_strip(c, b, h, i0, strip, places, rows):
     read_intervals(c, b, i0, lo, after(lo, LANES), as_longs(after(strip, places[5] + 4 * LANES)))
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def strip_places(c, places):
     """Where things stand in a strip: Qᵀ, dOᵀ, rows of Q times scale, rows of dO, dQᵀ, numbers of each lane; and its size."""
     D, DV = c[at.D], c[at.DV]
@@ -225,7 +226,7 @@ def strip_places(c, places):
     places[6] = place
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def read_block(c, key, value, j0, j1, tall_d, staged_keys, staged_values):
     """Keys and values j0 … j1 in whole tiles: (k, its row step, v, its row step), where they lie or as copies."""
     DV = c[at.DV]
@@ -243,7 +244,7 @@ def read_block(c, key, value, j0, j1, tall_d, staged_keys, staged_values):
     return k, k_row, v, v_row
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def rows_to_do(c, b, h, i0, j0, j1, spans):
     """First and one past the last key of a block, counted from j0, that a strip must meet; (0, 0) for none."""
     first = max(int64(0), (spans[0] - j0) // ROWS * ROWS)
@@ -253,7 +254,7 @@ def rows_to_do(c, b, h, i0, j0, j1, spans):
     return first, last
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def block_gradients(c, b, h, i0, j0, first, last, strip, places, k, k_row, v, v_row, s, t, slope, marks, mine):
     """s = p and t = dz of a strip and a block, both 0 where a pair may not be seen, which `marks` tells."""
     D, DV = c[at.D], c[at.DV]
@@ -269,7 +270,7 @@ def block_gradients(c, b, h, i0, j0, first, last, strip, places, k, k_row, v, v_
         store(t, m * LANES, splat(float32(0.0)))
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def backward_strips(c, b, h, number_, count, scratch, d_key, d_value):
     """`count` strips of one head, from number `number_` on."""
     D, DV, TK = c[at.D], c[at.DV], c[at.TK]
@@ -357,7 +358,7 @@ def backward_strips(c, b, h, number_, count, scratch, d_key, d_value):
             write_row(c[at.D_QUERY], c[at.DTYPE], (row + lane) * D, D, after(rows, lane * D))
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def bias_strips(c, b, h, strip, end_strip, block, end_block, scratch, target, row, column):
     """Add dz of some strips and blocks of one head to the gradient of a bias, target[i · row + j · column]."""
     D, DV, TK = c[at.D], c[at.DV], c[at.TK]
@@ -399,7 +400,7 @@ def bias_strips(c, b, h, strip, end_strip, block, end_block, scratch, target, ro
                         target[place + m * column] += t[m * LANES + lane]
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def bias_gradient(c, ticket, scratch):
     """One task of the bias's gradient: a piece of it that no other task touches, with everything that was broadcast to it.
 
@@ -420,7 +421,7 @@ def bias_gradient(c, ticket, scratch):
                 bias_strips(c, b, h, first, last, block, end_block, scratch, target, c[at.D_BIAS_I], c[at.D_BIAS_J])
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def backward_part(c, ticket, scratch):
     """One task of the other gradients: a part of the rows of the query heads that share a key head."""
     bounds = longs_at(c[at.TASKS])

@@ -13,7 +13,6 @@ by their log-sum-exps in the order of the keys.
 
 from typing import Any
 
-import numba
 from llvmlite import ir
 from numba import float32, int64, types
 from numba.extending import intrinsic
@@ -31,6 +30,7 @@ from clearhead.kernels.cpu.vector import (
     _fma,
     after,
     bytes_at,
+    compiled,
     fetch,
     float_from_bits,
     floats_at,
@@ -104,7 +104,7 @@ def _tiles(dtype: int) -> tuple[Any, Any]:
     wide_one, wide_two, wide_four = wide[1], wide[2], wide[4]
     narrow_one, narrow_two, narrow_four = narrow[1], narrow[2], narrow[4]
 
-    @numba.njit(error_model="numpy")
+    @compiled
     def scores(q, rows, k, k_row, width, s, s_row):
         """For `WIDTH // together` keys from k on, `together` rows at a time: 1, 2 or 4 as there are."""
         if rows == 1:
@@ -115,7 +115,7 @@ def _tiles(dtype: int) -> tuple[Any, Any]:
             for r in range(0, rows, 4):
                 four(after(q, r * width), k, k_row, width, after(s, r * s_row), s_row)
 
-    @numba.njit(error_model="numpy")
+    @compiled
     def add_values(p, p_row, rows, v, v_row, keys, width, o):
         """o[row][:] += Σ_n p[row][n] · v[n][:]."""
         for d in range(0, width // (4 * WIDTH) * (4 * WIDTH), 4 * WIDTH):
@@ -143,13 +143,13 @@ scores_bfloat16, add_bfloat16 = _tiles(BFLOAT16)
 scores_float16, add_float16 = _tiles(FLOAT16)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def rows_together(rows):
     """1, 2, or a multiple of 4: how many rows are worked on, the last ones being 0."""
     return rows if rows <= 2 else (rows + 3) // 4 * 4
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def finish_row(c, s, b, h, i, j0, count):
     """Products to logits for one query and keys j0 + [0, count)."""
     if c[at.SOFTCAP] != 0:
@@ -187,7 +187,7 @@ def finish_row(c, s, b, h, i, j0, count):
         s[n] = HIDDEN
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def softmax_row(s, count, state):
     """s becomes 2^(s − m); state = (m, Σ) of the row is carried on. Returns 2^(m_old − m)."""
     high = splat(state[0])
@@ -205,19 +205,19 @@ def softmax_row(s, count, state):
     return shrink
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def exp2_of(x):
     """2^x of one number."""
     return max_of(exp2(splat(x)))
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def log2_of(x):
     """log2 of one number."""
     return max_of(log2(splat(x)))
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def fetch_rows(address, step, rows, bytes_):
     """Ask for some rows, in the order in which they lie: that is what memory answers fastest."""
     for n in range(rows):
@@ -225,7 +225,7 @@ def fetch_rows(address, step, rows, bytes_):
             fetch(address + n * step + line)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def attend_chunk(c, head, chunk, scratch):
     """One chunk of the keys of one key head, for all rows that read them; leaves m, Σ and o of every row behind."""
     b, kv = head // c[at.HK], head % c[at.HK]
@@ -292,7 +292,7 @@ def attend_chunk(c, head, chunk, scratch):
                 add_float16(p, s_row, together, after(halves_at(c[at.VALUE]), place), c[at.VALUE_T], some, DV, o)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def merge_chunks(c, head, scratch):
     """Chunks of all rows of a key head into their output; says so in the call where it holds a NaN."""
     b, kv = head // c[at.HK], head % c[at.HK]

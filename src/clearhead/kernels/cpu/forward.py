@@ -32,6 +32,7 @@ from clearhead.kernels.cpu.vector import (
     after,
     as_ints,
     bits,
+    compiled,
     float_from_bits,
     floats_at,
     fma,
@@ -53,7 +54,7 @@ values_times_weights = product(shape().vectors, row_step=1, add=True)
 values_times_upper_weights = product(UPPER, row_step=1, add=True)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def read_queries(c, address, dtype, start, row, step, width, i0, factor, rows, target):
     """A strip of a per-query tensor as columns target[d][lane], times a factor; lanes past the last query repeat it."""
     if dtype == FLOAT32 and step == 1 and i0 + LANES <= c[at.TQ]:
@@ -64,7 +65,7 @@ def read_queries(c, address, dtype, start, row, step, width, i0, factor, rows, t
     lay(rows, width, width, target, factor)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def stage(address, dtype, start, row, step, width, padded, j0, j1, rows, target):
     """Keys j0 … j1 as rows of float32, `padded` numbers wide; the rows up to `rows` and the padding are 0."""
     for j in range(j0, j1):
@@ -76,19 +77,19 @@ def stage(address, dtype, start, row, step, width, padded, j0, j1, rows, target)
         target[n] = float32(0.0)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def in_place(dtype, row, step):
     """Whether the micro-kernels can read rows where they lie; rows 4096 bytes apart would all fall into one cache set."""
     return dtype == FLOAT32 and step == 1 and row % 1024 != 0
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def upper_from(spans, j0, first, last):
     """The row of a block from which on only the upper lanes see anything: about half of a causal strip's last keys."""
     return min(max(rounded_up(max(spans[4] - j0, int64(0)), ROWS), first), last)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def multiply_keys(k, k_row, queries, width, first, middle, last, s):
     """s[key][lane] of keys first … last − 1; from `middle` on in the upper lanes alone. Whole tiles are written."""
     for n in range(first, middle, ROWS):
@@ -98,7 +99,7 @@ def multiply_keys(k, k_row, queries, width, first, middle, last, s):
         keys_times_upper_queries(after(k, n * k_row), k_row, 1, upper, LANES, width, to, LANES)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def add_values(v, v_row, weights, first, middle, last, wide, o):
     """o[d][lane] += Σ_key v[key][d] · weights[key][lane]; `wide` is whole tiles."""
     for d in range(0, wide, ROWS):
@@ -113,7 +114,7 @@ def add_values(v, v_row, weights, first, middle, last, wide, o):
             )
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def stage_finite(v, v_row, width, count, target, bad):
     """A copy of value rows in which a row that is not all finite is 0, and which rows those are; returns how many."""
     found = int64(0)
@@ -130,7 +131,7 @@ def stage_finite(v, v_row, width, count, target, bad):
     return found
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def add_bad_values(p, first, last, v, v_row, width, bad, count, o):
     """What `stage_finite` left out, for the lanes that may see it and for no other: 0 · NaN would be NaN."""
     for r in range(count):
@@ -143,7 +144,7 @@ def add_bad_values(p, first, last, v, v_row, width, bad, count, o):
                         o[d * LANES + lane] += p[n * LANES + lane] * v[n * v_row + d]
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def running_max(s, first, last, top):
     """The largest logit of every lane, with what `top` holds."""
     m = load(top, 0)
@@ -152,7 +153,7 @@ def running_max(s, first, last, top):
     return m
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def softmax_block(s, first, last, top, total):
     """s becomes 2^(s − m) with the new running maximum m; returns 2^(m_old − m), by which older sums shrink."""
     m = running_max(s, first, last, top)
@@ -168,7 +169,7 @@ def softmax_block(s, first, last, top, total):
     return shrink
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def softmax_block_watched(s, first, last, top, total, energy):
     """The same, with Σ p (z − m) carried along in `energy`, and −0.0 for the weight of what may not be seen."""
     m = running_max(s, first, last, top)
@@ -192,7 +193,7 @@ def softmax_block_watched(s, first, last, top, total, energy):
     return shrink
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def finish_strip(c, b, h, i0, strip, held, rows):
     """Bring in the sink, divide, and write output and log-sum-exp of a strip's queries; whether all of it is a number."""
     m, sum_ = load(strips.top(c, strip), 0), load(strips.total(c, strip), 0)
@@ -228,7 +229,7 @@ def finish_strip(c, b, h, i0, strip, held, rows):
     return lanes_set(clean) == ALL_LANES
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def attend_strips(c, b, h, part, number_, count, scratch, careful):
     """`count` strips of one head, from number `number_` on; returns whether the result holds no NaN.
 
@@ -329,7 +330,7 @@ def attend_strips(c, b, h, part, number_, count, scratch, careful):
     return clean
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def attend_part(c, b, h, part, scratch):
     """The strips of one part, a few at a time."""
     bounds = longs_at(c[at.TASKS])

@@ -15,6 +15,7 @@ from clearhead.kernels.cpu.vector import (
     SPLIT,
     after,
     bytes_at,
+    compiled,
     float_from_bits,
     ints_at,
     lane_numbers,
@@ -32,7 +33,7 @@ HIDDEN = float32(-float("inf"))
 LARGEST = float32(3.4028235e38)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def read_intervals(c, b, i0, lo, hi, spans):
     """The key intervals of a strip's queries, and spans = (least lo, greatest lo, least hi, greatest hi) of them.
 
@@ -54,7 +55,7 @@ def read_intervals(c, b, i0, lo, hi, spans):
     spans[0], spans[1], spans[2], spans[3], spans[4] = least_lo, most_lo, least_hi, most_hi, lower_hi
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def hide_outside(s, j0, first, end, lo, hi):
     """−inf where key j0 + n, n in [first, end), lies outside a lane's interval."""
     low, high = load_int(lo, 0), load_int(hi, 0)
@@ -63,7 +64,7 @@ def hide_outside(s, j0, first, end, lo, hi):
         store(s, n * LANES, where((low <= j) & (j < high), load(s, n * LANES), splat(HIDDEN)))
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def hide_other_labels(c, s, b, i0, j0, first, end, mine):
     """−inf where a query and a key carry different labels; `mine` is scratch for LANES integers."""
     for n in range(c[at.LABELS]):
@@ -77,7 +78,7 @@ def hide_other_labels(c, s, b, i0, j0, first, end, mine):
             store(s, m * LANES, where(same, load(s, m * LANES), splat(HIDDEN)))
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def hide_by_tensor(c, s, b, h, i0, j0, first, end):
     """−inf where the dense mask says no."""
     mask = bytes_at(c[at.DENSE] + b * c[at.DENSE_B] + h * c[at.DENSE_H])
@@ -88,7 +89,7 @@ def hide_by_tensor(c, s, b, h, i0, j0, first, end):
                 s[n * LANES + lane] = HIDDEN
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def tensor_hides_all(c, b, h, i0, j0, first, end):
     """Whether the dense mask lets none of these pairs be seen."""
     mask = bytes_at(c[at.DENSE] + b * c[at.DENSE_B] + h * c[at.DENSE_H])
@@ -102,7 +103,7 @@ def tensor_hides_all(c, b, h, i0, j0, first, end):
     return True
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def cap(c, s, first, end):
     """Softcap: cap · tanh(z / cap)."""
     limit = float_from_bits(c[at.SOFTCAP]) * float32(LOG2_E)
@@ -111,7 +112,7 @@ def cap(c, s, first, end):
         store(s, n * LANES, splat(limit) * tanh(load(s, n * LANES) * splat(inverse)))
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def in_base_two(x):
     """A number of the bias times log2(e), where finite numbers stay finite: finfo.min is a number, and −inf a mask."""
     y = x * float32(LOG2_E)
@@ -120,7 +121,7 @@ def in_base_two(x):
     return y
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def add_bias(c, s, b, h, i0, j0, first, end):
     """+ bias; one that is the same for every query is added to all lanes at once. −inf hides whatever the score is."""
     start = b * c[at.BIAS_B] + h * c[at.BIAS_H] + j0 * c[at.BIAS_J]
@@ -139,7 +140,7 @@ def add_bias(c, s, b, h, i0, j0, first, end):
                 s[n * LANES + lane] += x
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def add_alibi(c, s, h, i0, j0, first, end):
     """− slope · |a_i − j|."""
     slope = numba.float32(number(c[at.SLOPES], 0, h) * float32(LOG2_E))
@@ -150,7 +151,7 @@ def add_alibi(c, s, h, i0, j0, first, end):
         store(s, n * LANES, load(s, n * LANES) - splat(slope) * away)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def finish_mask(c, s, b, h, i0, j0, first, end, lo, hi, spans, mine):
     """−inf where a query may not see a key; keys that every lane's interval holds are not looked at."""
     begins = min(max(spans[1] - j0, first), end)  # before it some lane's interval has not begun
@@ -163,7 +164,7 @@ def finish_mask(c, s, b, h, i0, j0, first, end, lo, hi, spans, mine):
         hide_by_tensor(c, s, b, h, i0, j0, first, end)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def finish_logits(c, s, b, h, i0, j0, first, end, lo, hi, spans, mine):
     """Everything between the products and the softmax, for keys j0 + [first, end)."""
     if c[at.SOFTCAP] != 0:

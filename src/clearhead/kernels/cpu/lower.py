@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
-import numba
 from llvmlite import binding
 from numba import types
 from numba.core import config
+from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock
+
+from clearhead.kernels.cpu.vector import compiled
+
+
+def _no_address(library: Any, name: str) -> int:
+    library._ensure_finalized()
+    return 0
+
+
+@contextmanager
+def _as_little_as_possible() -> Iterator[None]:
+    """Numba neither optimises what it compiles nor turns it into machine code: both happen once, at the end, to the whole."""
+    with (
+        mock.patch.object(config, "OPT", type(config.OPT)(0)),
+        mock.patch.object(JITCodeLibrary, "_finalize_specific", lambda self: None),
+        mock.patch.object(JITCodeLibrary, "get_pointer_to_function", _no_address),
+        mock.patch.object(JITCPUCodegen, "set_env", lambda self, name, env: None),
+    ):
+        yield
 
 
 def as_llvm(name: str) -> Any:
-    """A kernel as an LLVM module, not yet optimised: Numba would do so again for every function on the way."""
+    """A kernel as an LLVM module, not yet optimised."""
     work = importlib.import_module(f"clearhead.kernels.cpu.{name}").work
     signature = types.void(types.int64, types.int64, types.CPointer(types.int64))
-    with global_compiler_lock:
-        level, config.OPT = config.OPT, type(config.OPT)(0)
-        try:
-            compiled = numba.njit(signature, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(work)
-        finally:
-            config.OPT = level
-    (result,) = compiled.overloads.values()
+    with global_compiler_lock, _as_little_as_possible():
+        kernel = compiled(work)
+        kernel.compile(signature)
+    (result,) = kernel.overloads.values()
     inner = result.fndesc.llvm_func_name
     module = binding.parse_assembly(result.library.get_llvm_str())
     for function in module.functions:

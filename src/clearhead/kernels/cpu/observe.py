@@ -31,6 +31,7 @@ from clearhead.kernels.cpu.vector import (
     as_ints,
     bits,
     bytes_at,
+    compiled,
     doubles_at,
     floats_at,
     fma,
@@ -60,43 +61,43 @@ NEVER = int32(-2147483648)  # the bits of −0.0: the weight of a pair that may 
 # ------------------------------------------------------------------------------------------------- where things are kept
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def block_count(c):
     """Blocks that a strip meets at most."""
     return (c[at.LONGEST] + BLOCK - 1) // BLOCK
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def size(c):
     """Floats that observing adds to a strip."""
     return (2 + 2 * block_count(c) + c[at.LONGEST]) * LANES
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def above(watched):
     """[LANES]: L − top, once a strip is done."""
     return after(watched, LANES)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def block_factor(watched, block):
     """[LANES]: the running maximum under which a block's weights were computed; later what makes them whole."""
     return after(watched, (2 + 2 * block) * LANES)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def block_rows(watched, block):
     """First and last row of a block that were computed, two int32."""
     return as_ints(after(watched, (3 + 2 * block) * LANES))
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def weights(c, watched, block):
     """[BLOCK][LANES] of one block."""
     return after(watched, (2 + 2 * block_count(c) + block * BLOCK) * LANES)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def begin(c, watched):
     """Before the first key."""
     store(watched, 0, splat(float32(0.0)))
@@ -107,7 +108,7 @@ def begin(c, watched):
 # ------------------------------------------------------------------------------------------------------ one number a query
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def put(address, row, count, x, held):
     """Write one number a query; `held` is scratch for LANES floats."""
     store(held, 0, x)
@@ -116,7 +117,7 @@ def put(address, row, count, x, held):
         target[lane] = held[lane]
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def finish_rows(c, watched, h, row, count, top, total, held):
     """What needs only the running quantities: largest logit, entropy, sink, the k largest. Leaves L − top in `above`.
 
@@ -142,7 +143,7 @@ def finish_rows(c, watched, h, row, count, top, total, held):
         put(c[at.ENTROPY], row, count, where(nothing, zero, entropy) * splat(float32(LN_2)), held)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def add_distance(w, factor, first, last, away, distance):
     """Σ_j p_ij (a_0 − j) in every lane; `away` is a_0 minus the block's first key, a_0 the strip's first position."""
     sum_ = splat(float32(0.0))
@@ -151,14 +152,14 @@ def add_distance(w, factor, first, last, away, distance):
     store(distance, 0, fma(sum_, factor, load(distance, 0)))
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def add_position(w, factors, first, last, place, held):
     """The weight at key row place + lane of a block, for the lanes whose key is in it."""
     for lane in range(max(int64(0), first - place), min(int64(LANES), last - place)):
         held[lane] = w[(place + lane) * LANES + lane] * factors[lane]
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def count_visible(w, first, last, seen):
     """How many pairs of a block may be seen, added to every lane."""
     count = load(seen, 0)
@@ -167,7 +168,7 @@ def count_visible(w, first, last, seen):
     store(seen, 0, count)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def add_token_relations(c, b, w, factor, first, last, i0, j0, mine, same, following):
     """Weight on earlier keys with the query's own token, and on keys whose predecessor has it.
 
@@ -187,7 +188,7 @@ def add_token_relations(c, b, w, factor, first, last, i0, j0, mine, same, follow
     store(following, 0, load(following, 0) + on_following * factor)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def copy_rows(c, b, h, w, factors, first, last, i0, j0):
     """The chosen rows of weights that lie in this strip."""
     chosen = ints_at(c[at.ROW_NUMBERS])
@@ -202,7 +203,7 @@ def copy_rows(c, b, h, w, factors, first, last, i0, j0):
 # ------------------------------------------------------------------------------------------------- the k largest of a query
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def run_length(c, keys):
     """How many keys in a row are represented by the largest of them: at most 8, fewer where there are few keys."""
     run = int64(8)
@@ -211,7 +212,7 @@ def run_length(c, keys):
     return run
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def add_run_maxima(w, factor, first, last, run, maxima):
     """The largest weight of every run of a block, [run][LANES]; returns how many runs there are."""
     runs = int64(0)
@@ -224,7 +225,7 @@ def add_run_maxima(w, factor, first, last, run, maxima):
     return runs
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def kth_largest(k, maxima, runs, best):
     """A lower bound of the k-th largest weight of every lane: the k-th largest of the maxima of some 4 k longer runs.
 
@@ -245,7 +246,7 @@ def kth_largest(k, maxima, runs, best):
     return load(best, (k - 1) * LANES)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def add_candidates(w, factors, first, last, run, maxima, bounds, j0, most, counts, found, keys):
     """Every weight of a block that reaches its lane's bound, in the order of the keys: found, keys [most][LANES].
 
@@ -272,7 +273,7 @@ def add_candidates(w, factors, first, last, run, maxima, bounds, j0, most, count
             counts[lane] = int32(count)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def sort_candidates(k, counts, found, keys, best, best_keys):
     """The k largest of every lane's candidates, largest first, equal ones in the order of their keys."""
     longest = int64(0)
@@ -293,7 +294,7 @@ def sort_candidates(k, counts, found, keys, best, best_keys):
             x, key = where(higher, held, x), where(higher, held_key, key)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def insert_all(c, watched, lane, begin_, end, best, best_keys):
     """The same for one lane by looking at every key: for rows of many equal weights, which all reach the bound."""
     k = c[at.K]
@@ -314,7 +315,7 @@ def insert_all(c, watched, lane, begin_, end, best, best_keys):
         block += 1
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def write_largest(c, watched, row, count, begin_, end, scratch):
     """The k largest weights of every query of a strip, and their keys.
 
@@ -359,7 +360,7 @@ def write_largest(c, watched, row, count, begin_, end, scratch):
 # ----------------------------------------------------------------------------------------------------- sums over queries
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def read_real(c, b, i0, real):
     """1 for the lanes that hold a query which is not padding, else 0."""
     padded = bytes_at(c[at.PADDED])
@@ -368,7 +369,7 @@ def read_real(c, b, i0, real):
         real[lane] = int32(i < c[at.TQ] and (c[at.PADDED] == 0 or padded[b * c[at.PADDED_B] + i] == 0))
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def add_received(w, factor, first, last, target):
     """Σ_i p_ij for every key of a block."""
     whole = first + (last - first) // WIDTH * WIDTH
@@ -378,7 +379,7 @@ def add_received(w, factor, first, last, target):
         target[n] += sum_of(load(w, n * LANES) * factor)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def add_map(c, w, factor, first, last, j0, sums, maxima):
     """Sum and maximum of the weights in each column of the map, every lane by itself."""
     bounds, cell_of_key = floats_at(c[at.MAP_COLUMN_BOUNDS]), ints_at(c[at.MAP_COLUMN])
@@ -396,7 +397,7 @@ def add_map(c, w, factor, first, last, j0, sums, maxima):
         n = end
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def add_map_counts(c, w, kept, first, last, j0, counts):
     """How many pairs of each column of the map may be seen, where intervals do not say it."""
     cell_of_key = ints_at(c[at.MAP_COLUMN])
@@ -407,7 +408,7 @@ def add_map_counts(c, w, kept, first, last, j0, counts):
         store(counts, cell * LANES, load(counts, cell * LANES) + seen)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def finish_map(c, address, cells, i0, first, columns, turned, adding):
     """Add the columns of a strip to the rows of the map its lanes belong to, or take the maximum.
 
@@ -422,7 +423,7 @@ def finish_map(c, address, cells, i0, first, columns, turned, adding):
             store(row, n, y + x if adding else larger(x, y))
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def begin_part(c, part):
     """Sums over queries begin at 0."""
     if c[at.RECEIVED] != 0:
@@ -437,7 +438,7 @@ def begin_part(c, part):
                 sums[n] = float32(0.0)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def count_pairs(c, b, row, counts):
     """How many pairs of each cell of a row of the map may be seen, by the intervals alone."""
     bounds, cell_of_query = floats_at(c[at.MAP_COLUMN_BOUNDS]), ints_at(c[at.MAP_ROW])
@@ -457,7 +458,7 @@ def count_pairs(c, b, row, counts):
                 store(counts, column, load_short(counts, column) + larger(seen, zero))
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def merge_head(c, head, scratch):
     """The parts of a head's sums over queries, added up in their order; the map's sums become means."""
     parts, TK = c[at.PARTS], c[at.TK]
@@ -496,7 +497,7 @@ def merge_head(c, head, scratch):
 # ------------------------------------------------------------------------------------------------------------- when done
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def make_whole(w, factor, tame, first, last):
     """A block's weights become those of whole rows, in lanes that are not tame; what may not be seen keeps −0.0."""
     for n in range(first, last):
@@ -504,14 +505,14 @@ def make_whole(w, factor, tame, first, last):
         store(w, n * LANES, where(tame | (bits(p) == splat_int(NEVER)), p, p * factor))
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def blank(w, kept, first, last):
     """No weight, not even NaN, in the lanes that do not count."""
     for n in range(first, last):
         store(w, n * LANES, where(kept, load(w, n * LANES), splat(float32(0.0))))
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def scratch_size(c):
     """Floats that `when_done` needs for itself: numbers a lane, three for each column of the map, and the search's."""
     k = c[at.K]
@@ -519,7 +520,7 @@ def scratch_size(c):
     return (10 + max(4 * c[at.MAP_COLUMNS], search if k != 0 else int64(0))) * LANES
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def when_done(c, b, h, part, strip, watched, i0, scratch):
     """Everything that is measured on the weights of a strip. `part` says whose sums over queries these are."""
     columns = c[at.MAP_COLUMNS]

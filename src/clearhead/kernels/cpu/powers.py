@@ -4,17 +4,16 @@ Softmax is done with powers of two: scores are multiplied by log2(e) once, as th
 multiplication to split x into an exponent and a rest.
 """
 
-import numba
 from numba import float32, int32
 
-from clearhead.kernels.cpu.vector import bits, fma, larger, smaller, splat, splat_int, to_floats, where
+from clearhead.kernels.cpu.vector import bits, compiled, fma, larger, smaller, splat, splat_int, to_floats, where
 
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
 ROUND = float32(12582912.0)  # 1.5 · 2^23: added to |x| < 2^22 it leaves x rounded to an integer in the low bits
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def exp2(x):
     """2^x for x < 127.5, within 1.3 units in the last place; 0 below −126 (−inf included), NaN for NaN.
 
@@ -34,7 +33,7 @@ def exp2(x):
     return where(x < splat(float32(-126.0)), splat(float32(0.0)), p * power)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def log2(x):
     """log2 of normal positive floats, within 2e-7 of the true value or 2 units in the last place; −inf for 0, NaN for NaN.
 
@@ -56,7 +55,7 @@ def log2(x):
     return where(x < splat(float32(float("inf"))), found, x)  # +inf and NaN stay what they are
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def tanh(x):
     """tanh x within 3 units in the last place, NaN for NaN.
 
@@ -78,7 +77,7 @@ def tanh(x):
     return where(size < splat(float32(0.625)), near, where(x == x, far, x))
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def clamped(x, low, high):
     """x within [low, high]."""
     return smaller(larger(x, low), high)

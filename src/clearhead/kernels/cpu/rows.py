@@ -6,7 +6,6 @@ queries; `lay` and `lift` turn blocks of WIDTH x WIDTH numbers in registers.
 
 from typing import Any
 
-import numba
 from llvmlite import ir
 from numba import float32, int64, types
 from numba.extending import intrinsic
@@ -21,6 +20,7 @@ from clearhead.kernels.cpu.vector import (
     _at,
     _spread,
     after,
+    compiled,
     floats_at,
     halves_at,
     load_short,
@@ -94,7 +94,7 @@ write_bf16, write_fp16 = _writer(False, False), _writer(True, False)
 write_bf16s, write_fp16s = _writer(False, True), _writer(True, True)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def number(address, dtype, index):
     """One number of a tensor, as float32."""
     if dtype == FLOAT32:
@@ -104,7 +104,7 @@ def number(address, dtype, index):
     return read_fp16(halves_at(address), index)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def put_number(address, dtype, index, x):
     """Write one number to a tensor."""
     if dtype == FLOAT32:
@@ -115,7 +115,7 @@ def put_number(address, dtype, index, x):
         write_fp16(halves_at(address), index, x)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def read_row(address, dtype, index, step, count, target):
     """`count` numbers of a tensor, from `index` on and `step` apart, to target[0 … count)."""
     done = int64(0)
@@ -135,7 +135,7 @@ def read_row(address, dtype, index, step, count, target):
         target[n] = number(address, dtype, index + n * step)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def write_row(address, dtype, index, count, source):
     """`count` numbers side by side from source to a tensor."""
     whole = count // WIDTH * WIDTH
@@ -187,7 +187,7 @@ def turn_block(typing, source, source_row, target, target_row, factor):
     return types.void(source, i, target, i, types.float32), emit
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def lay(source, source_row, width, target, factor):
     """LANES rows of `width` numbers into columns, target[d][lane], times a factor."""
     whole = width // WIDTH * WIDTH
@@ -199,7 +199,7 @@ def lay(source, source_row, width, target, factor):
             target[d * LANES + lane] = source[lane * source_row + d] * factor
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def lift(source, width, target, target_row):
     """Columns source[d][lane] back into LANES rows of `width` numbers."""
     whole = width // WIDTH * WIDTH

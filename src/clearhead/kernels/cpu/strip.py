@@ -8,58 +8,56 @@
 Places are counted in float32 from the beginning of the strip.
 """
 
-import numba
-
 from clearhead.kernels.cpu import call as at
 from clearhead.kernels.cpu.tile import ROWS
-from clearhead.kernels.cpu.vector import LANES, after, as_ints, as_longs
+from clearhead.kernels.cpu.vector import LANES, after, as_ints, as_longs, compiled
 
 BLOCK = 128  # keys in a block: its scores stay in the first-level cache
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def rounded_up(n, to):
     """The next multiple."""
     return (n + to - 1) // to * to
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def wide(c):
     """Dv rounded up to whole tiles."""
     return rounded_up(c[at.DV], ROWS)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def size(c):
     """Floats in one strip."""
     return (c[at.D] + wide(c) + 4) * LANES + 16
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def output(c, strip):
     """[wide][LANES]."""
     return after(strip, c[at.D] * LANES)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def top(c, strip):
     """[LANES]: the largest logit so far."""
     return after(strip, (c[at.D] + wide(c)) * LANES)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def total(c, strip):
     """[LANES]: Σ 2^(z − top) so far."""
     return after(top(c, strip), LANES)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def intervals(c, strip):
     """[2][LANES] int32: lo and hi."""
     return as_ints(after(top(c, strip), 2 * LANES))
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def spans(c, strip):
     """[5] int64: least and greatest lo, least and greatest hi, greatest hi of the lower lanes."""
     return as_longs(after(top(c, strip), 4 * LANES))

@@ -11,6 +11,7 @@ Numbers obey IEEE: no flag lets LLVM assume that NaN or infinity cannot occur. `
 import operator
 from typing import Any
 
+import numba
 from llvmlite import ir
 from numba import types, uint64
 from numba.core import cgutils
@@ -21,6 +22,10 @@ from clearhead.kernels.cpu.machine import shape
 
 LANES, WIDTH = shape().lanes, shape().width
 SPLIT = shape().vectors // 2 * WIDTH  # the upper lanes begin here, and can be computed without the lower ones
+# How functions here become code: no exceptions for division, and no entry from Python, which nobody uses and which takes longer
+# to compile than the function. Kernels are entered by the C function that `lower` adds.
+compiled = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
 ALL_LANES = uint64((1 << LANES) - 1)
 CONTRACT = ("contract",)
 I32, I64 = ir.IntType(32), ir.IntType(64)

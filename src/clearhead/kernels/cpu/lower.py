@@ -17,6 +17,10 @@ from numba.core.compiler_lock import global_compiler_lock
 from clearhead.kernels.cpu.vector import compiled
 
 
+def _nothing(*_: Any) -> None:
+    pass
+
+
 def _no_address(library: Any, name: str) -> int:
     library._ensure_finalized()
     return 0
@@ -27,9 +31,9 @@ def _as_little_as_possible() -> Iterator[None]:
     """Numba neither optimises what it compiles nor turns it into machine code: both happen once, at the end, to the whole."""
     with (
         mock.patch.object(config, "OPT", type(config.OPT)(0)),
-        mock.patch.object(JITCodeLibrary, "_finalize_specific", lambda self: None),
+        mock.patch.object(JITCodeLibrary, "_finalize_specific", _nothing),
         mock.patch.object(JITCodeLibrary, "get_pointer_to_function", _no_address),
-        mock.patch.object(JITCPUCodegen, "set_env", lambda self, name, env: None),
+        mock.patch.object(JITCPUCodegen, "set_env", _nothing),
     ):
         yield
 

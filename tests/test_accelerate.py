@@ -30,14 +30,24 @@ BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.d
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind() -> Iterator[None]:
-    """Every test begins and ends with PyTorch's own kernels."""
+def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every test begins and ends with PyTorch's own kernels; in between, ours take calls of any size."""
+    monkeypatch.setattr(home, "SMALL", dict.fromkeys(home.SMALL, 0))
     before = registered()
     assert "RegisterCPU" in before
     yield
     assert registered() == before
     assert not home._in_force
     assert not home._installed
+
+
+def test_a_call_too_small_to_gain_is_handed_back(ran: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(home, "SMALL", {torch.float32: 2 * 3 * 5 * 5 * 8})
+    with accelerate():
+        for T, ours in ((4, 0), (5, 1)):
+            q = torch.randn(2, 3, T, 8)
+            sdpa(q, q, q)
+            assert ran["forward"] == ours
 
 
 def registered() -> str:

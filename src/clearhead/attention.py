@@ -60,7 +60,8 @@ def attention(
         scale: what q kᵀ is multiplied by; default D^−½.
         softcap: c replaces a score s by c · tanh(s / c); default none.
         sinks: (Hq,), one more logit a head in the softmax's denominator, attending to nothing.
-        impl: "auto", "tiled" or "reference". An explicit name never falls back to another.
+        impl: "auto", "cpu" (compiled kernels; float32 and 16 bits on CPUs), "tiled" (PyTorch operators; any device and dtype)
+            or "reference" (the definition). An explicit name never falls back to another; `explain` says what "auto" takes.
 
     Returns:
         (…, Hq, Tq, Dv) in the inputs' dtype. A query that may see nothing gets exactly 0 and zero gradients. What a query may
@@ -107,7 +108,8 @@ def observe(
         An `Observation`. `.output` has the shape `attention` returns and carries gradients; what was measured does not.
         Other tensors are (B, Hq, …) with all leading dimensions flattened into B.
 
-    Time: about twice `attention`. Memory O(T) beyond what was asked for; the pattern is never formed (`impl="reference"`
+    Time, with everything measured: on CPUs a tenth to a third more than `attention` at 1,000 tokens and above, up to twice as
+    much for very short texts; with "tiled" about three times as much. Memory O(T) beyond what was asked for; the pattern is never formed (`impl="reference"`
     does form it).
     """
     call = _prepare(query, key, value, mask, bias, scale, softcap, sinks)

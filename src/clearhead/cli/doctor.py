@@ -31,6 +31,7 @@ def doctor() -> None:
     table.add_row("CPU vectors", torch.backends.cpu.get_cpu_capability())
     table.add_row("other devices", ", ".join(_accelerators()) or "none that torch can use")
     table.add_row("CLEARHEAD_IMPL", os.environ.get("CLEARHEAD_IMPL") or "not set")
+    table.add_row("CPU kernels", _cpu_kernels())
     q = torch.empty(1, 8, 512, 64)
     for n, line in enumerate(explain(q, q, q, mask=Causal()).splitlines()):
         table.add_row("attention" if n == 0 else "", line)
@@ -42,6 +43,24 @@ def doctor() -> None:
         found = f"cannot be used: {error}"
     table.add_row("built-in model", found)
     Console(file=sys.stdout, highlight=False).print(table)
+
+
+def _cpu_kernels() -> str:
+    """Whether the compiled kernels can be used here, and what they would use."""
+    from clearhead.kernels import select
+
+    missing = select.why_not_cpu(None)
+    if missing:
+        return f"cannot be used: {missing}. Remedy: pip install numba"
+    from clearhead.kernels.cpu import build, threads
+    from clearhead.kernels.cpu.machine import shape
+
+    if all(build.is_compiled(name) for name in ("forward", "backward", "decode")):
+        state = f"compiled, in {build.cache_folder()}"
+    else:
+        state = f"compiled when first used, some ten seconds each, and kept in {build.cache_folder()}"
+    pool = "torch's threads" if threads.parallel_for() else "one thread only: torch 2.10 or newer lends its own"
+    return f"{shape().name} registers, {pool}; {state}"
 
 
 def _accelerators() -> list[str]:

@@ -33,6 +33,7 @@ KERNELS = (
     "peak",
 )  # each a module here with a function `work(first worker, last worker, call)`
 HARMLESS = ("llvm.", "memcpy", "memset", "memmove")  # what machine code may call: found in every process
+AROUND = ("__init__.py", "run.py", "threads.py")  # call kernels, but are not in them
 CACHE = "CLEARHEAD_CACHE"
 MAGIC = b"clearhead kernels 1\n"
 
@@ -56,15 +57,24 @@ def fingerprint() -> str:
     parts = [repr(machine.shape()), *machine.target()]
     parts += [f"{name} {importlib.metadata.version(name)}" for name in ("numba", "llvmlite")]
     here = Path(__file__).parent
-    parts += [path.read_text("utf-8") for path in sorted(here.glob("*.py"))]
+    parts += [path.read_text("utf-8") for path in sorted(here.glob("*.py")) if path.name not in AROUND]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
+
+
+def _path(name: str) -> Path:
+    return cache_folder() / f"{name}-{fingerprint()}.o"
+
+
+def is_compiled(name: str) -> bool:
+    """Whether a kernel's code is in the cache, whole."""
+    return _read(_path(name)) is not None
 
 
 @functools.cache
 def kernel(name: str) -> int:
     """The address of a compiled kernel, void(int64 first, int64 last, int64 *call); compiles or loads it when first asked."""
     with _lock:
-        path = cache_folder() / f"{name}-{fingerprint()}.o"
+        path = _path(name)
         code = _read(path)
         if code is None:
             code = _compile(name)

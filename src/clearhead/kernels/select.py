@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import os
+import platform
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ ABOUT = {
     "reference": "the definition in plain PyTorch: O(Tq·Tk) memory, for checking",
 }
 CPU_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# Without fused multiply-add and 16-bit conversion (x86 before 2013) the kernels' code would call functions that are not there.
+_OLD = platform.machine().lower() in ("x86_64", "amd64") and "AVX" not in torch.backends.cpu.get_cpu_capability()
 _NUMBA = importlib.util.find_spec("numba") is not None  # looked for, not imported
 
 
@@ -78,6 +81,8 @@ def why_not_cpu(problem: Problem | None) -> str | None:
     """What keeps the CPU kernels from this problem (or from any, without one); None where nothing does."""
     if not _NUMBA:
         return "numba, which compiles them, is not installed"
+    if _OLD:
+        return "this processor has no AVX2, or ATEN_CPU_CAPABILITY hides it"
     if problem is not None:
         if problem.query.device.type != "cpu":
             return f"the tensors are on {problem.query.device}"

@@ -1,8 +1,9 @@
 """Blocked PyTorch: any device, any dtype, O(T) memory forward and backward, differentiable twice.
 
 A block of query rows meets its keys tile by tile. Each tile has a softmax of its own, and tiles are merged by their
-log-sum-exps: with L = logaddexp(L_a, L_b), outputs and weights of a tile count e^{L_a − L}. Tiles in which no pair may be
-seen are not computed; tiles in which every pair may be seen carry no mask.
+log-sum-exps: with L = logaddexp(L_a, L_b), outputs and weights of a tile count e^{L_a − L}. An L is kept as two numbers, the
+largest logit m and L − m: where logits are as large as float32 goes, as masks written as numbers are, L alone would not do.
+Tiles in which no pair may be seen are not computed; tiles in which every pair may be seen carry no mask.
 """
 
 from __future__ import annotations
@@ -233,16 +234,21 @@ def all_finite(*tensors: Tensor) -> bool:
 
 
 def softmax_rows(z: Tensor, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights (into `out`), L and the maximum of every row of z; a row of −inf gets weights 0 and L −inf."""
+    """Weights (into `out`), the maximum m and L − m of every row of z; a row of −inf gets weights 0, m −inf and 0."""
     top = z.amax(-1, keepdim=True)
     torch.softmax(z, -1, out=out)
-    # The largest weight is e^{max − L}, so L needs no second sum over the row.
-    lse = top - out.amax(-1, keepdim=True).log()
+    # The largest weight is e^{m − L}, so L needs no second sum over the row.
+    above = -out.amax(-1, keepdim=True).log()
     empty = top == -torch.inf
     if bool(empty.any()):
         out.masked_fill_(empty, 0.0)
-        lse = lse.masked_fill(empty, -torch.inf)
-    return out, lse, top
+        above = above.masked_fill(empty, 0.0)
+    return out, top, above
+
+
+def anchored(top: Tensor) -> Tensor:
+    """A maximum to measure from: 0 where nothing is seen and the maximum is −inf."""
+    return torch.where(top == -torch.inf, 0.0, top)
 
 
 def share(part: Tensor, whole: Tensor) -> Tensor:
@@ -265,22 +271,24 @@ def attention(problem: Problem) -> tuple[Float[Tensor, "b hq tq dv"], Float[Tens
     finite = all_finite(p.value)
     work = Workspace(p.query)
     for tiles in row_blocks(p):
-        total = None
+        above = None
         for s in tiles:
             shape = tile_shape(p, s)
             found = tile_weights(p, s, work.take("logits", *shape), work.take("weights", *shape))
             if found is None:
                 continue
-            weights, part_lse, _, visible = found
+            weights, part_top, part_above, visible = found
             part = seen_product(weights, key_rows(p.value, s), careful(p, s, visible, finite))
-            if total is None:
-                mean, total = part, part_lse
+            if above is None:
+                mean, top, above = part, part_top, part_above
             else:
-                merged = torch.logaddexp(total, part_lse)
-                mean = mean.mul_(share(total, merged)).add_(part.mul_(share(part_lse, merged)))
-                total = merged
-        if total is not None:
-            finish_rows(p, tiles[0], mean, total, out, lse)
+                highest = torch.maximum(top, part_top)
+                anchor = anchored(highest)
+                old, new = above + (top - anchor), part_above + (part_top - anchor)
+                top, above = highest, torch.logaddexp(old, new)
+                mean = mean.mul_(share(old, above)).add_(part.mul_(share(new, above)))
+        if above is not None:
+            finish_rows(p, tiles[0], mean, top, above, out, lse)
     return out, lse
 
 
@@ -310,7 +318,7 @@ def tile_shape(p: Problem, s: Tile) -> tuple[int, int, int]:
 def tile_weights(
     p: Problem, s: Tile, z: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None] | None:
-    """A tile's own weights, L and row maximum, and which pairs may be seen; None for an empty tile.
+    """A tile's own weights, row maximum m and L − m, and which pairs may be seen; None for an empty tile.
 
     Logits are written to `z`, weights to `weights`.
     """
@@ -319,16 +327,17 @@ def tile_weights(
         return None
     bias = None if p.bias is None else bias_part(p, s)
     z = logits(query_rows(p.query, s, p.groups), key_rows(p.key, s), p, s, bias, visible, out=z)
-    weights, lse, top = softmax_rows(z, weights)
-    return weights, lse, top, visible
+    weights, top, above = softmax_rows(z, weights)
+    return weights, top, above, visible
 
 
-def finish_rows(p: Problem, s: Tile, mean: Tensor, total: Tensor, out: Tensor, lse: Tensor) -> Tensor:
-    """Bring in the sink, write the rows of a block to `out` and `lse`; returns L with the sink, (n, rows, 1)."""
-    sink = sink_rows(p, s, total)
+def finish_rows(p: Problem, s: Tile, mean: Tensor, top: Tensor, above: Tensor, out: Tensor, lse: Tensor) -> None:
+    """Bring in the sink, and write the rows of a block to `out` and `lse`; m and L − m are (n, rows, 1)."""
+    anchor = anchored(top)
+    above = above + (top - anchor)  # −inf where nothing is seen
+    sink = sink_rows(p, s, anchor)
     if sink is not None:
-        with_sink = torch.logaddexp(total, sink)
-        mean, total = mean * share(total, with_sink), with_sink
+        with_sink = torch.logaddexp(above, sink - anchor)
+        mean, above = mean * share(above, with_sink), with_sink
     put_query_rows(out, s, p.groups, mean)
-    put_query_rows(lse, s, p.groups, total)
-    return total
+    put_query_rows(lse, s, p.groups, anchor + above)

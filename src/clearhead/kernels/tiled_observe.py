@@ -33,8 +33,8 @@ class Part(NamedTuple):
     tile: Tile
     z: Float[Tensor, "n rows keys"]
     weights: Float[Tensor, "n rows keys"]
-    lse: Float[Tensor, "n rows 1"]
-    top: Float[Tensor, "n rows 1"]
+    top: Float[Tensor, "n rows 1"]  # m, the largest logit
+    above: Float[Tensor, "n rows 1"]  # L − m
     visible: Tensor | None
 
 
@@ -54,17 +54,23 @@ def observe(
         parts = _parts(p, tiles, work)
         if not parts:
             continue
-        total = torch.logsumexp(torch.cat([part.lse for part in parts], -1), -1, keepdim=True)
+        # L and each tile's own L, both measured from the largest logit of the rows.
+        top = torch.cat([part.top for part in parts], -1).amax(-1, keepdim=True)
+        anchor = tiled.anchored(top)
+        own = [part.above + (part.top - anchor) for part in parts]
+        keys = torch.logsumexp(torch.cat(own, -1), -1, keepdim=True)
         products = []
-        for part in parts:
+        for part, mine in zip(parts, own, strict=True):
             s = part.tile
             seen = tiled.careful(p, s, part.visible, finite)
             product = tiled.seen_product(part.weights, key_rows(p.value, s), seen)
-            products.append(product.mul_(tiled.share(part.lse, total)))
-        total = tiled.finish_rows(p, tiles[0], torch.stack(products).sum(0), total, out, lse)
-        rows.add_block(parts, total)  # before the weights are made those of the whole row
-        for part in parts:
-            part.weights.mul_(tiled.share(part.lse, total))
+            products.append(product.mul_(tiled.share(mine, keys)))
+        tiled.finish_rows(p, tiles[0], torch.stack(products).sum(0), top, keys, out, lse)
+        sink = tiled.sink_rows(p, tiles[0], anchor)
+        total = keys if sink is None else torch.logaddexp(keys, sink - anchor)
+        rows.add_block(parts, own, anchor, total)  # before the weights are made those of the whole row
+        for part, mine in zip(parts, own, strict=True):
+            part.weights.mul_(tiled.share(mine, total))
             rows.add_tile(part.tile, part.weights, part.visible)
         pooled.add_block(parts)
     return out, {"lse": lse} | rows.end(lse) | pooled.end()
@@ -80,8 +86,8 @@ def _parts(p: Problem, tiles: list[Tile], work: Workspace) -> list[Part]:
         z = z_flat.view(shape)
         found = tiled.tile_weights(p, s, z, weights_flat.view(shape))
         if found is not None:
-            weights, lse, top, visible = found
-            parts.append(Part(s, z, weights, lse, top, visible))
+            weights, top, above, visible = found
+            parts.append(Part(s, z, weights, top, above, visible))
     return parts
 
 
@@ -116,33 +122,42 @@ class _RowQuantities:
         if observables.token_ids is not None:
             found |= {name: zeros() for name in ("same_token", "after_same_token")}
 
-    def add_block(self, parts: list[Part], total: Float[Tensor, "n rows 1"]) -> None:
-        """What is not linear in the weights; `total` is L."""
+    def add_block(
+        self,
+        parts: list[Part],
+        own: list[Float[Tensor, "n rows 1"]],
+        anchor: Float[Tensor, "n rows 1"],
+        total: Float[Tensor, "n rows 1"],
+    ) -> None:
+        """What is not linear in the weights; `own` is each part's L and `total` that of whole rows, both minus `anchor`."""
         found, groups, s = self.found, self.p.groups, parts[0].tile
         if self.want.max_logit:
             top = torch.cat([part.top for part in parts], -1).amax(-1)
             put_query_rows(found["max_logit"], s, groups, top)
         if self.want.entropy:
-            put_query_rows(found["entropy"], s, groups, self._entropy(parts, total))
+            put_query_rows(found["entropy"], s, groups, self._entropy(parts, own, anchor, total))
         if self.want.top_k:
             keys, values = top_k([(part.tile.j0, part.z) for part in parts], self.want.top_k)
             put_query_rows(found["top_keys"], s, groups, keys)
-            put_query_rows(found["top_weights"], s, groups, tiled.share(values, total))
+            put_query_rows(found["top_weights"], s, groups, tiled.share(values - anchor, total))
 
-    def _entropy(self, parts: list[Part], total: Tensor) -> Tensor:
+    def _entropy(self, parts: list[Part], own: list[Tensor], anchor: Tensor, total: Tensor) -> Tensor:
         """Σ p (L − z), each tile's logits measured from its maximum, where the numbers are small and nothing cancels."""
         entropy = torch.zeros_like(total)
-        for part in parts:
-            anchor = torch.where(part.top == -torch.inf, 0.0, part.top)
-            below = torch.sub(part.z, anchor, out=self.work.take("below", *part.z.shape))
+        for part, mine in zip(parts, own, strict=True):
+            top = tiled.anchored(part.top)
+            below = torch.sub(part.z, top, out=self.work.take("below", *part.z.shape))
             if part.visible is not None:
                 # A hidden pair has weight 0 and logit −inf: with any finite number the product is 0 instead of NaN.
                 below.clamp_(min=torch.finfo(below.dtype).min)
             inside = below.mul_(part.weights).sum(-1, keepdim=True)
-            some = torch.where(part.lse == -torch.inf, 0.0, total - anchor - inside)
-            entropy += tiled.share(part.lse, total) * some
+            some = torch.where(part.top == -torch.inf, 0.0, total + (anchor - top) - inside)
+            entropy += tiled.share(mine, total) * some
         sink = tiled.sink_rows(self.p, parts[0].tile, total)
-        return entropy if sink is None else entropy + tiled.share(sink, total) * (total - sink)
+        if sink is None:
+            return entropy
+        sink = sink - anchor
+        return entropy + tiled.share(sink, total) * (total - sink)
 
     def add_tile(self, s: Tile, weights: Float[Tensor, "n rows keys"], visible: Tensor | None) -> None:
         """What is linear in the weights, which are those of the whole row by now."""

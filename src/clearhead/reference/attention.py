@@ -42,9 +42,9 @@ def pattern(
         logits = logits + bias
     logits = torch.where(visible, logits, -torch.inf)
     columns = logits if sinks is None else torch.cat([logits, _sink_column(sinks, logits)], dim=-1)
-    lse = _logsumexp(columns)  # (b, hq, tq)
-    # A row that sees nothing has L = −inf; measured from 0 instead, its weights are e^{−inf} = 0 and not NaN.
-    weights = torch.exp(logits - torch.where(lse == -torch.inf, 0.0, lse)[..., None])
+    lse, top, total = _logsumexp(columns)  # (b, hq, tq)
+    # Measured from the largest logit, not from L: where logits are as large as numbers go, L − z has no digits left.
+    weights = torch.exp(logits - top[..., None]) / torch.where(total == 0, 1.0, total)[..., None]
     return Pattern(logits, lse, weights, visible.expand_as(logits))
 
 
@@ -99,12 +99,13 @@ def _sink_column(sinks: Tensor, logits: Tensor) -> Tensor:
     return sinks[None, :, None, None].expand(logits.shape[0], -1, logits.shape[2], 1)
 
 
-def _logsumexp(x: Tensor) -> Tensor:
-    """torch.logsumexp with zero gradient, not NaN, where a row is all −inf; −inf there, also when a row has no columns."""
+def _logsumexp(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """L of every row, m and Σ e^{x − m}. L is −inf with gradient zero, not NaN, where a row is all −inf or has no columns."""
     if x.shape[-1] == 0:
-        return x.new_full(x.shape[:-1], -torch.inf)
-    top = x.amax(dim=-1, keepdim=True).detach()
+        nothing = x.new_zeros(x.shape[:-1])
+        return nothing - torch.inf, nothing, nothing
+    top = x.amax(dim=-1).detach()
     top = torch.where(top == -torch.inf, 0.0, top)
-    total = torch.exp(x - top).sum(-1)
+    total = torch.exp(x - top[..., None]).sum(-1)
     empty = total == 0
-    return torch.where(empty, -torch.inf, torch.log(torch.where(empty, 1.0, total)) + top.squeeze(-1))
+    return torch.where(empty, -torch.inf, torch.log(torch.where(empty, 1.0, total)) + top), top, total

@@ -22,6 +22,7 @@ from clearhead.kernels.problem import Gradients, Problem, tighten
 from clearhead.observables import Observables
 
 BLOCK = 128  # as in `strip`, which cannot be imported without numba
+ALONE = 200_000  # multiply-adds that are done before another thread has woken up
 STRIPS = 4  # strips of a task: a block of keys is fetched once for all of them
 DECODED_ROWS, DECODED_QUERIES = 16, 4  # more rows or queries than these fill a strip well enough
 DECODED_CHUNK = 512  # keys; smaller chunks cost more in merging than they save in waiting
@@ -42,7 +43,9 @@ def attention(problem: Problem) -> tuple[Tensor, Tensor]:
         together = _strips_a_task(p, strips)
         bounds = [*range(0, strips, together), strips]
         _cut(call, bounds, together)
-        threads.run("forward", call, _scratch(p, together), p.query.shape[0] * p.query.shape[1] * (len(bounds) - 1))
+        tasks = p.query.shape[0] * p.query.shape[1] * (len(bounds) - 1)
+        alone = p.query.numel() * p.key.shape[2] < ALONE
+        threads.run("forward", call, _scratch(p, together), tasks, most=1 if alone else tasks)
     return out, lse
 
 

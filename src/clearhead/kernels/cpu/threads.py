@@ -65,9 +65,12 @@ def workers() -> int:
     return 1 if _forked or parallel_for() is None else torch.get_num_threads()
 
 
-def run(kernel: str, call: Builder, floats: int, tasks: int) -> array[int]:
-    """Run a kernel that has so many tasks, with `floats` of scratch for each worker; the call as the kernel left it."""
-    count = max(1, min(workers(), tasks))
+def run(kernel: str, call: Builder, floats: int, tasks: int, most: int | None = None) -> array[int]:
+    """Run a kernel that has so many tasks, with `floats` of scratch for each of at most `most` workers.
+
+    Returns the call as the kernel left it.
+    """
+    count = max(1, min(workers(), tasks if most is None else most))
     call.put(at.TICKETS, tasks)
     each = (floats + 63) // 64 * 64  # workers never share a cache line
     call.address(at.SCRATCH, scratch(count * each))

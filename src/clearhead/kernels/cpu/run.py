@@ -26,10 +26,12 @@ ALONE = 200_000  # multiply-adds that are done before another thread has woken u
 STRIPS = 4  # strips of a task: a block of keys is fetched once for all of them
 DECODED_ROWS, DECODED_QUERIES = 16, 4  # more rows or queries than these fill a strip well enough
 DECODED_CHUNK = 512  # keys; smaller chunks cost more in merging than they save in waiting
+GRADIENTS, PARTIAL_BYTES = (
+    16,
+    64 << 20,
+)  # the backward pass has about so many tasks, and at most so much for sums by part
 KEPT = 1 << 20  # bytes of weights that are kept while they are observed
-SUMMED = (
-    64  # observing adds up over queries in about this many parts altogether: enough for the threads of most machines
-)
+SUMMED = 64  # parts, over all heads, in which observing adds up over queries: enough for the threads of most machines
 
 
 def attention(problem: Problem) -> tuple[Tensor, Tensor]:
@@ -68,7 +70,7 @@ def backward(
     if grad_lse is not None:
         call.address(at.GRAD_LSE, grad_lse.float().contiguous())
     spans = _spans(p, lanes)
-    parts = _backward_parts(B * Hk, strips)
+    parts = _backward_parts(B * Hk, strips, 4 * (p.key.numel() + p.value.numel()))
     padded = -(-Tk // shape().tile_rows) * shape().tile_rows
     d_query = torch.empty(B, Hq, Tq, D, dtype=p.query.dtype)
     d_key, d_value = (torch.zeros(B, Hk, parts, padded, -(-n // shape().width) * shape().width) for n in (D, Dv))
@@ -96,11 +98,11 @@ def backward(
     return Gradients(d_query, d_key[..., :Tk, :D], d_value[..., :Tk, :Dv], d_bias, d_sinks)
 
 
-def _backward_parts(heads: int, strips: int) -> int:
-    """How many sums of key and value gradients there are for a head: more cost memory and time, fewer leave threads idle."""
-    wanted = -(-SUMMED // max(1, heads))
+def _backward_parts(heads: int, strips: int, each: int) -> int:
+    """How many sums of key and value gradients, of `each` bytes, there are: more cost memory, fewer leave threads idle."""
+    wanted = -(-GRADIENTS // max(1, heads))
     rows_each = STRIPS if heads <= 2 else 4 * STRIPS
-    return max(1, min(wanted, strips // rows_each))
+    return max(1, min(wanted, strips // rows_each, PARTIAL_BYTES // max(1, each)))
 
 
 def _backward_scratch(p: Problem, together: int) -> int:

@@ -9,7 +9,6 @@ found. Loading the file needs neither Numba nor a compiler, only LLVM's loader, 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import hashlib
 import importlib.metadata
@@ -18,7 +17,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -154,14 +152,7 @@ def _machine_for_loading() -> Any:
     )
 
 
-def as_function(name: str) -> Callable[..., None]:
-    """A kernel as a Python function, for one thread; the GIL is released while it runs."""
-    return ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(kernel(name))
-
-
-if (
-    __name__ == "__main__"
-):  # python -m clearhead.kernels.cpu.build: compile everything now rather than when first needed
+if __name__ == "__main__":  # compile everything now rather than when first needed
     for each in KERNELS:
         kernel(each)
     print(f"kernels for {binding.get_host_cpu_name()} are in {cache_folder()}")

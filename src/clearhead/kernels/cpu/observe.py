@@ -513,14 +513,6 @@ def blank(w, kept, first, last):
 
 
 @compiled
-def scratch_size(c):
-    """Floats that `when_done` needs for itself: numbers a lane, three for each column of the map, and the search's."""
-    k = c[at.K]
-    search = 2 + 2 * k + 2 * (2 * k + 16) + c[at.LONGEST]
-    return (10 + max(4 * c[at.MAP_COLUMNS], search if k != 0 else int64(0))) * LANES
-
-
-@compiled
 def when_done(c, b, h, part, strip, watched, i0, scratch):
     """Everything that is measured on the weights of a strip. `part` says whose sums over queries these are."""
     columns = c[at.MAP_COLUMNS]

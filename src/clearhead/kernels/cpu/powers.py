@@ -6,7 +6,7 @@ multiplication to split x into an exponent and a rest.
 
 from numba import float32, int32
 
-from clearhead.kernels.cpu.vector import bits, compiled, fma, larger, smaller, splat, splat_int, to_floats, where
+from clearhead.kernels.cpu.vector import bits, compiled, fma, larger, splat, splat_int, to_floats, where
 
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
@@ -75,9 +75,3 @@ def tanh(x):
     near = fma(p * s, x, x)
     far = where(x < zero, zero - far, far)
     return where(size < splat(float32(0.625)), near, where(x == x, far, x))
-
-
-@compiled
-def clamped(x, low, high):
-    """x within [low, high]."""
-    return smaller(larger(x, low), high)

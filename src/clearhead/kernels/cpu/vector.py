@@ -46,8 +46,7 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(manager, kind, ir.VectorType(element, kind.count))
 
 
-FLOATS, INTS, BOOLS = (Vector(s, LANES) for s in (types.float32, types.int32, types.boolean))
-FLOAT_AT, INT_AT, LONG_AT = (types.CPointer(s) for s in (types.float32, types.int32, types.int64))
+FLOATS, INTS = Vector(types.float32, LANES), Vector(types.int32, LANES)
 
 
 # ------------------------------------------------------------------------------------------------------------ operators

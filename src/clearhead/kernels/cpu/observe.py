@@ -205,8 +205,8 @@ def copy_rows(c, b, h, w, factors, first, last, i0, j0):
 
 @compiled
 def run_length(c, keys):
-    """How many keys in a row are represented by the largest of them: at most 8, fewer where there are few keys."""
-    run = int64(8)
+    """How many keys in a row are represented by the largest of them: at most 4, fewer where there are few keys."""
+    run = int64(4)
     while run > 1 and keys < 4 * c[at.K] * run:
         run //= 2
     return run

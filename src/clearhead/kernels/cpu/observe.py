@@ -58,6 +58,9 @@ from clearhead.kernels.cpu.vector import (
 NEVER = int32(-2147483648)  # the bits of −0.0: the weight of a pair that may not be seen
 
 
+RUN = 4  # keys in a row that are represented by the largest of them, in the search for the k largest
+
+
 # ------------------------------------------------------------------------------------------------- where things are kept
 
 
@@ -205,8 +208,8 @@ def copy_rows(c, b, h, w, factors, first, last, i0, j0):
 
 @compiled
 def run_length(c, keys):
-    """How many keys in a row are represented by the largest of them: at most 4, fewer where there are few keys."""
-    run = int64(4)
+    """How many keys in a row are represented by the largest of them: RUN, fewer where there are few keys."""
+    run = int64(RUN)
     while run > 1 and keys < 4 * c[at.K] * run:
         run //= 2
     return run
@@ -265,11 +268,18 @@ def add_candidates(w, factors, first, last, run, maxima, bounds, j0, most, count
             if count + run > most:
                 counts[lane] = int32(most + 1)
                 continue
-            for n in range(start, min(start + run, last)):
-                x = w[n * LANES + lane] * factor
-                found[count * LANES + lane] = x
-                keys[count * LANES + lane] = int32(j0 + n)
-                count += int64(x >= least and not is_never(x))
+            slot, row = count * LANES + lane, start * LANES + lane
+            if run == RUN and start + RUN <= last:
+                for n in range(RUN):  # of known length: no loop is left of it
+                    x = w[row + n * LANES] * factor
+                    found[slot], keys[slot] = x, int32(j0 + start + n)
+                    slot += LANES * (int64(x >= least) & int64(not is_never(x)))
+            else:
+                for n in range(min(run, last - start)):
+                    x = w[row + n * LANES] * factor
+                    found[slot], keys[slot] = x, int32(j0 + start + n)
+                    slot += LANES * (int64(x >= least) & int64(not is_never(x)))
+            count = slot // LANES
             counts[lane] = int32(count)
 
 

@@ -7,5 +7,6 @@
 | `observe` | what is measured while `forward` runs |
 | `strip`, `logits`, `rows` | memory of a strip; from products to logits; the caller's tensors in and out |
 | `tile`, `powers`, `vector` | micro-kernels; 2^x and friends; vectors as values in Numba code |
+| `tasks` | how a kernel is handed out to its workers |
 | `machine`, `call`, `threads`, `build` | register shapes; a call as integers; torch's threads; compiling and keeping |
 """

@@ -23,14 +23,16 @@ from clearhead.kernels.cpu.forward import (
     in_place,
     multiply_keys,
     read_queries,
+    rows_to_do,
     stage,
     upper_from,
 )
-from clearhead.kernels.cpu.logits import HIDDEN, add_alibi, add_bias, cap, finish_mask, read_intervals, tensor_hides_all
-from clearhead.kernels.cpu.machine import shape
+from clearhead.kernels.cpu.logits import HIDDEN, add_and_hide, cap, read_intervals
+from clearhead.kernels.cpu.machine import BLOCK, shape
 from clearhead.kernels.cpu.powers import LOG2_E, exp2
-from clearhead.kernels.cpu.rows import lift, read_row, write_row
-from clearhead.kernels.cpu.strip import BLOCK, rounded_up
+from clearhead.kernels.cpu.rows import all_finite, lift, read_row, write_row
+from clearhead.kernels.cpu.strip import rounded_up
+from clearhead.kernels.cpu.tasks import handed_out
 from clearhead.kernels.cpu.tile import ROWS, product
 from clearhead.kernels.cpu.vector import (
     LANES,
@@ -45,14 +47,10 @@ from clearhead.kernels.cpu.vector import (
     fma,
     lanes_set,
     load,
-    load_short,
     longs_at,
     smaller,
     splat,
-    splat_short,
     store,
-    sum_of,
-    take_ticket,
     where,
 )
 
@@ -76,32 +74,13 @@ def add_weighted_rows(p, first, last, lane, rows, width, target):
 
 
 @compiled
-def all_finite(rows, row, width, count):
-    """Whether every number of some rows is finite."""
-    zero = splat_short(float32(0.0))
-    odd = zero
-    for n in range(count):
-        for d in range(0, width // WIDTH * WIDTH, WIDTH):
-            x = load_short(rows, n * row + d)
-            odd = odd + (x - x)
-        for d in range(width // WIDTH * WIDTH, width):
-            x = rows[n * row + d]
-            odd = odd + splat_short(x - x)
-    return sum_of(odd) == float32(0.0)
-
-
-@compiled
 def set_aside(rows, count, width, bad, kept):
     """Rows that are not all finite become 0 and are kept; `bad` lists them. Returns how many there are."""
     found = int64(0)
     if all_finite(rows, width, width, count):
         return found
     for n in range(count):
-        finite = True
-        for d in range(width):
-            x = rows[n * width + d]
-            finite = finite and x - x == float32(0.0)
-        if not finite:
+        if not all_finite(after(rows, n * width), width, width, 1):
             for d in range(width):
                 kept[found * width + d] = rows[n * width + d]
                 rows[n * width + d] = float32(0.0)
@@ -142,11 +121,7 @@ def recompute(c, s, slope, b, h, i0, j0, first, last, lo, spans, mine):
         for n in range(first, last):
             tanh = load(s, n * LANES) * inverse
             store(slope, n * LANES, splat(float32(1.0)) - tanh * tanh)
-    if c[at.BIAS] != 0:
-        add_bias(c, s, b, h, i0, j0, first, last)
-    if c[at.SLOPES] != 0:
-        add_alibi(c, s, h, i0, j0, first, last)
-    finish_mask(c, s, b, h, i0, j0, first, last, lo, after(lo, LANES), spans, mine)
+    add_and_hide(c, s, b, h, i0, j0, first, last, lo, after(lo, LANES), spans, mine)
 
 
 @compiled
@@ -245,16 +220,6 @@ def read_block(c, key, value, j0, j1, tall_d, staged_keys, staged_values):
 
 
 @compiled
-def rows_to_do(c, b, h, i0, j0, j1, spans):
-    """First and one past the last key of a block, counted from j0, that a strip must meet; (0, 0) for none."""
-    first = max(int64(0), (spans[0] - j0) // ROWS * ROWS)
-    last = min(j1, spans[3]) - j0
-    if first >= last or (c[at.DENSE] != 0 and tensor_hides_all(c, b, h, i0, j0, first, last)):
-        return int64(0), int64(0)
-    return first, last
-
-
-@compiled
 def block_gradients(c, b, h, i0, j0, first, last, strip, places, k, k_row, v, v_row, s, t, slope, marks, mine):
     """s = p and t = dz of a strip and a block, both 0 where a pair may not be seen, which `marks` tells."""
     D, DV = c[at.D], c[at.DV]
@@ -292,9 +257,8 @@ def backward_strips(c, b, h, number_, count, scratch, d_key, d_value):
     kept_keys = after(staged_values, BLOCK * (DV + 1))
     finite_keys = after(kept_keys, BLOCK * tall_d)
     rows = after(finite_keys, BLOCK * tall_d)
-    kept = after(
-        rows, LANES * max(D, DV)
-    )  # [count][2][LANES][…] rows of Q and dO that are not finite, and which they are
+    # [count][2][LANES][…]: rows of Q and dO that are not finite, and which they are.
+    kept = after(rows, LANES * max(D, DV))
     kept_size = LANES * (wide_d + wide_v + 2)
     bad_lanes = as_longs(after(kept, count * kept_size))
     begin, end = TK, int64(0)
@@ -436,15 +400,13 @@ def backward_part(c, ticket, scratch):
             backward_strips(c, b, h, strip, count, scratch, d_key, d_value)
 
 
-def work(first, last, c):
-    """Workers first … last − 1 take tasks until there are none: of the bias's gradient if it is asked for, else of the rest."""
-    for worker in range(first, last):
-        scratch = after(floats_at(c[at.SCRATCH]), worker * c[at.SCRATCH_SIZE])
-        while True:
-            ticket = take_ticket(after(c, at.NEXT_TICKET))
-            if ticket >= c[at.TICKETS]:
-                break
-            if c[at.D_BIAS] != 0:
-                bias_gradient(c, ticket, scratch)
-            else:
-                backward_part(c, ticket, scratch)
+@compiled
+def task(c, ticket, scratch):
+    """A piece of the bias's gradient if that is asked for, else of the others."""
+    if c[at.D_BIAS] != 0:
+        bias_gradient(c, ticket, scratch)
+    else:
+        backward_part(c, ticket, scratch)
+
+
+work = handed_out(task)

@@ -24,12 +24,7 @@ from llvmlite import binding
 
 from clearhead.kernels.cpu import machine
 
-KERNELS = (
-    "forward",
-    "backward",
-    "decode",
-    "peak",
-)  # each a module here with a function `work(first worker, last worker, call)`
+KERNELS = ("forward", "backward", "decode", "peak")  # modules with a function `work(first worker, last worker, call)`
 HARMLESS = ("llvm.", "memcpy", "memset", "memmove")  # what machine code may call: found in every process
 AROUND = ("__init__.py", "run.py", "threads.py")  # call kernels, but are not in them
 CACHE = "CLEARHEAD_CACHE"

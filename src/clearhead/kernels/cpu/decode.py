@@ -19,8 +19,10 @@ from numba.extending import intrinsic
 
 from clearhead.kernels.cpu import call as at
 from clearhead.kernels.cpu.logits import HIDDEN
+from clearhead.kernels.cpu.machine import BLOCK
 from clearhead.kernels.cpu.powers import LN_2, LOG2_E, exp2, log2, tanh
 from clearhead.kernels.cpu.rows import BFLOAT16, FLOAT16, FLOAT32, number, read_row, write_row
+from clearhead.kernels.cpu.tasks import handed_out
 from clearhead.kernels.cpu.tile import product, row_of
 from clearhead.kernels.cpu.vector import (
     I64,
@@ -45,10 +47,8 @@ from clearhead.kernels.cpu.vector import (
     splat_short,
     store,
     sum_of,
-    take_ticket,
 )
 
-BLOCK = 128  # keys whose scores are kept at a time
 AHEAD = 64  # keys from now, whose numbers are asked for already
 PAD = WIDTH  # the last tile may begin before its block
 
@@ -331,17 +331,15 @@ def merge_chunks(c, head, scratch):
         write_row(c[at.OUT], c[at.DTYPE], place, DV, scratch)
 
 
-def work(first, last, c):
-    """Workers first … last − 1 take tasks until there are none: chunks of keys, then the heads whose chunks are merged."""
-    for worker in range(first, last):
-        scratch = after(floats_at(c[at.SCRATCH]), worker * c[at.SCRATCH_SIZE])
-        while True:
-            ticket = take_ticket(after(c, at.NEXT_TICKET))
-            if ticket >= c[at.TICKETS]:
-                break
-            if c[at.MERGING] != 0:
-                merge_chunks(c, ticket, scratch)
-            else:
-                attend_chunk(c, ticket // c[at.PARTS], ticket % c[at.PARTS], scratch)
-                if c[at.PARTS] == 1:
-                    merge_chunks(c, ticket, scratch)
+@compiled
+def task(c, ticket, scratch):
+    """A chunk of the keys of a head; or, afterwards, a head whose chunks are to be merged."""
+    if c[at.MERGING] != 0:
+        merge_chunks(c, ticket, scratch)
+        return
+    attend_chunk(c, ticket // c[at.PARTS], ticket % c[at.PARTS], scratch)
+    if c[at.PARTS] == 1:
+        merge_chunks(c, ticket, scratch)
+
+
+work = handed_out(task)

@@ -19,11 +19,12 @@ from clearhead.kernels.cpu import call as at
 from clearhead.kernels.cpu import observe
 from clearhead.kernels.cpu import strip as strips
 from clearhead.kernels.cpu.logits import HIDDEN, finish_logits, read_intervals, tensor_hides_all
-from clearhead.kernels.cpu.machine import shape
+from clearhead.kernels.cpu.machine import BLOCK, shape
 from clearhead.kernels.cpu.observe import NEVER
 from clearhead.kernels.cpu.powers import LN_2, LOG2_E, exp2, log2
-from clearhead.kernels.cpu.rows import FLOAT32, lay, lift, number, read_row, write_row
-from clearhead.kernels.cpu.strip import BLOCK, rounded_up
+from clearhead.kernels.cpu.rows import FLOAT32, all_finite, lay, lift, number, read_row, write_row
+from clearhead.kernels.cpu.strip import rounded_up
+from clearhead.kernels.cpu.tasks import handed_out
 from clearhead.kernels.cpu.tile import ROWS, product
 from clearhead.kernels.cpu.vector import (
     ALL_LANES,
@@ -43,7 +44,6 @@ from clearhead.kernels.cpu.vector import (
     splat,
     splat_int,
     store,
-    take_ticket,
     where,
 )
 
@@ -84,6 +84,16 @@ def in_place(dtype, row, step):
 
 
 @compiled
+def rows_to_do(c, b, h, i0, j0, j1, spans):
+    """First and one past the last key of a block, counted from j0, that a strip must meet; (0, 0) for none."""
+    first = max(int64(0), (spans[0] - j0) // ROWS * ROWS)
+    last = min(j1, spans[3]) - j0
+    if first >= last or (c[at.DENSE] != 0 and tensor_hides_all(c, b, h, i0, j0, first, last)):
+        return int64(0), int64(0)
+    return first, last
+
+
+@compiled
 def upper_from(spans, j0, first, last):
     """The row of a block from which on only the upper lanes see anything: about half of a causal strip's last keys."""
     return min(max(rounded_up(max(spans[4] - j0, int64(0)), ROWS), first), last)
@@ -119,10 +129,7 @@ def stage_finite(v, v_row, width, count, target, bad):
     """A copy of value rows in which a row that is not all finite is 0, and which rows those are; returns how many."""
     found = int64(0)
     for n in range(count):
-        finite = True
-        for d in range(width):
-            x = v[n * v_row + d]
-            finite = finite and x - x == float32(0.0)
+        finite = all_finite(after(v, n * v_row), v_row, width, 1)
         for d in range(width):
             target[n * width + d] = v[n * v_row + d] if finite else float32(0.0)
         if not finite:
@@ -184,9 +191,8 @@ def softmax_block_watched(s, first, last, top, total, energy):
         store(s, n * LANES, where(z == splat(HIDDEN), splat(float32(-0.0)), p))
     before, sum_ = load(top, 0), load(total, 0)
     shrink = exp2(before - anchor)
-    moved = larger(
-        splat(float32(-126.0)), before - anchor
-    )  # beyond, and where there was nothing before, it shrinks to 0
+    # Beyond −126, and where there was nothing before, older sums shrink to 0.
+    moved = larger(splat(float32(-126.0)), before - anchor)
     store(energy, 0, shrink * (load(energy, 0) + sum_ * moved) + products)
     store(total, 0, sum_ * shrink + added)
     store(top, 0, m)
@@ -292,9 +298,8 @@ def attend_strips(c, b, h, part, number_, count, scratch, careful):
             i0 = (number_ + n) * LANES
             o, top, total = strips.output(c, strip), strips.top(c, strip), strips.total(c, strip)
             lo, spans = strips.intervals(c, strip), strips.spans(c, strip)
-            first = max(int64(0), (spans[0] - j0) // ROWS * ROWS)
-            last = min(j1, spans[3]) - j0
-            if first >= last or (c[at.DENSE] != 0 and tensor_hides_all(c, b, h, i0, j0, first, last)):
+            first, last = rows_to_do(c, b, h, i0, j0, j1, spans)
+            if first == last:
                 continue
             watched, block = after(strip, strips.size(c)), (j0 - spans[0] // BLOCK * BLOCK) // BLOCK
             s = observe.weights(c, watched, block) if observing else scores
@@ -344,16 +349,14 @@ def attend_part(c, b, h, part, scratch):
             careful = True
 
 
-def work(first, last, c):
-    """Workers first … last − 1, each taking parts until there are none; the last rows of a head, which see most, first."""
-    for worker in range(first, last):
-        scratch = after(floats_at(c[at.SCRATCH]), worker * c[at.SCRATCH_SIZE])
-        while True:
-            ticket = take_ticket(after(c, at.NEXT_TICKET))
-            if ticket >= c[at.TICKETS]:
-                break
-            if c[at.MERGING] != 0:
-                observe.merge_head(c, ticket, scratch)
-                continue
-            head, part = ticket // c[at.PARTS], c[at.PARTS] - 1 - ticket % c[at.PARTS]
-            attend_part(c, head // c[at.HQ], head % c[at.HQ], part, scratch)
+@compiled
+def task(c, ticket, scratch):
+    """A part of a head, the last rows, which see most, first; or, afterwards, a head whose parts are to be merged."""
+    if c[at.MERGING] != 0:
+        observe.merge_head(c, ticket, scratch)
+        return
+    head, part = ticket // c[at.PARTS], c[at.PARTS] - 1 - ticket % c[at.PARTS]
+    attend_part(c, head // c[at.HQ], head % c[at.HQ], part, scratch)
+
+
+work = handed_out(task)

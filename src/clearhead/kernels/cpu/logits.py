@@ -152,8 +152,23 @@ def add_alibi(c, s, h, i0, j0, first, end):
 
 
 @compiled
-def finish_mask(c, s, b, h, i0, j0, first, end, lo, hi, spans, mine):
-    """−inf where a query may not see a key; keys that every lane's interval holds are not looked at."""
+def finish_logits(c, s, b, h, i0, j0, first, end, lo, hi, spans, mine):
+    """Everything between the products and the softmax, for keys j0 + [first, end)."""
+    if c[at.SOFTCAP] != 0:
+        cap(c, s, first, end)
+    add_and_hide(c, s, b, h, i0, j0, first, end, lo, hi, spans, mine)
+
+
+@compiled
+def add_and_hide(c, s, b, h, i0, j0, first, end, lo, hi, spans, mine):
+    """What comes behind the softcap: bias, ALiBi, and −inf where a query may not see a key.
+
+    Keys that every lane's interval holds are not looked at.
+    """
+    if c[at.BIAS] != 0:
+        add_bias(c, s, b, h, i0, j0, first, end)
+    if c[at.SLOPES] != 0:
+        add_alibi(c, s, h, i0, j0, first, end)
     begins = min(max(spans[1] - j0, first), end)  # before it some lane's interval has not begun
     ends = max(min(spans[2] - j0, end), begins)  # from it on some lane's interval has ended
     hide_outside(s, j0, first, begins, lo, hi)
@@ -162,15 +177,3 @@ def finish_mask(c, s, b, h, i0, j0, first, end, lo, hi, spans, mine):
         hide_other_labels(c, s, b, i0, j0, first, end, mine)
     if c[at.DENSE] != 0:
         hide_by_tensor(c, s, b, h, i0, j0, first, end)
-
-
-@compiled
-def finish_logits(c, s, b, h, i0, j0, first, end, lo, hi, spans, mine):
-    """Everything between the products and the softmax, for keys j0 + [first, end)."""
-    if c[at.SOFTCAP] != 0:
-        cap(c, s, first, end)
-    if c[at.BIAS] != 0:
-        add_bias(c, s, b, h, i0, j0, first, end)
-    if c[at.SLOPES] != 0:
-        add_alibi(c, s, h, i0, j0, first, end)
-    finish_mask(c, s, b, h, i0, j0, first, end, lo, hi, spans, mine)

@@ -19,9 +19,9 @@ from numba import float32, int32, int64
 from clearhead.kernels.cpu import call as at
 from clearhead.kernels.cpu import strip as strips
 from clearhead.kernels.cpu.logits import HIDDEN
+from clearhead.kernels.cpu.machine import BLOCK
 from clearhead.kernels.cpu.powers import LN_2, LOG2_E, exp2, log2
 from clearhead.kernels.cpu.rows import lift, number
-from clearhead.kernels.cpu.strip import BLOCK
 from clearhead.kernels.cpu.vector import (
     ALL_LANES,
     LANES,
@@ -56,8 +56,6 @@ from clearhead.kernels.cpu.vector import (
 )
 
 NEVER = int32(-2147483648)  # the bits of −0.0: the weight of a pair that may not be seen
-
-
 RUN = 4  # keys in a row that are represented by the largest of them, in the search for the k largest
 
 
@@ -122,7 +120,7 @@ def put(address, row, count, x, held):
 
 @compiled
 def finish_rows(c, watched, h, row, count, top, total, held):
-    """What needs only the running quantities: largest logit, entropy, sink, the k largest. Leaves L − top in `above`.
+    """What needs only the running quantities: largest logit and entropy. Leaves L − top in `above`.
 
     Entropy is Σ p (L − z), with z and L measured from the largest logit, where the numbers are small and nothing cancels.
     """
@@ -250,6 +248,16 @@ def kth_largest(k, maxima, runs, best):
 
 
 @compiled
+def note_run(w, row, length, factor, least, key, found, keys, slot):
+    """Write the weights of a run of one lane down from `slot` on, each over the one before unless that reached the bound."""
+    for n in range(length):
+        x = w[row + n * LANES] * factor
+        found[slot], keys[slot] = x, int32(key + n)
+        slot += LANES * (int64(x >= least) & int64(not is_never(x)))
+    return slot
+
+
+@compiled
 def add_candidates(w, factors, first, last, run, maxima, bounds, j0, most, counts, found, keys):
     """Every weight of a block that reaches its lane's bound, in the order of the keys: found, keys [most][LANES].
 
@@ -269,18 +277,11 @@ def add_candidates(w, factors, first, last, run, maxima, bounds, j0, most, count
                 counts[lane] = int32(most + 1)
                 continue
             slot, row = count * LANES + lane, start * LANES + lane
-            if run == RUN and start + RUN <= last:
-                for n in range(RUN):  # of known length: no loop is left of it
-                    x = w[row + n * LANES] * factor
-                    found[slot], keys[slot] = x, int32(j0 + start + n)
-                    slot += LANES * (int64(x >= least) & int64(not is_never(x)))
+            if run == RUN and start + RUN <= last:  # of known length: no loop is left of it
+                slot = note_run(w, row, RUN, factor, least, j0 + start, found, keys, slot)
             else:
-                for n in range(min(run, last - start)):
-                    x = w[row + n * LANES] * factor
-                    found[slot], keys[slot] = x, int32(j0 + start + n)
-                    slot += LANES * (int64(x >= least) & int64(not is_never(x)))
-            count = slot // LANES
-            counts[lane] = int32(count)
+                slot = note_run(w, row, min(run, last - start), factor, least, j0 + start, found, keys, slot)
+            counts[lane] = int32(slot // LANES)
 
 
 @compiled

@@ -24,7 +24,9 @@ from clearhead.kernels.cpu.vector import (
     floats_at,
     halves_at,
     load_short,
+    splat_short,
     store,
+    sum_of,
 )
 
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2  # how the dtype of a tensor is written in a call
@@ -150,6 +152,21 @@ def write_row(address, dtype, index, count, source):
             write_fp16s(halves_at(address), index + n, load_short(source, n))
     for n in range(whole, count):
         put_number(address, dtype, index + n, source[n])
+
+
+@compiled
+def all_finite(rows, row, width, count):
+    """Whether every number of some rows is finite."""
+    zero = splat_short(float32(0.0))
+    odd = zero
+    for n in range(count):
+        for d in range(0, width // WIDTH * WIDTH, WIDTH):
+            x = load_short(rows, n * row + d)
+            odd = odd + (x - x)
+        for d in range(width // WIDTH * WIDTH, width):
+            x = rows[n * row + d]
+            odd = odd + splat_short(x - x)
+    return sum_of(odd) == float32(0.0)
 
 
 @intrinsic

@@ -17,19 +17,16 @@ from torch import Tensor
 from clearhead.kernels.cpu import call as at
 from clearhead.kernels.cpu import threads
 from clearhead.kernels.cpu.call import Builder, describe
-from clearhead.kernels.cpu.machine import CHAINS, shape
+from clearhead.kernels.cpu.machine import BLOCK, CHAINS, shape
 from clearhead.kernels.problem import Gradients, Problem, tighten
 from clearhead.observables import Observables
 
-BLOCK = 128  # as in `strip`, which cannot be imported without numba
 ALONE = 200_000  # multiply-adds that are done before another thread has woken up
 STRIPS = 4  # strips of a task: a block of keys is fetched once for all of them
 DECODED_ROWS, DECODED_QUERIES = 16, 4  # more rows or queries than these fill a strip well enough
 DECODED_CHUNK = 512  # keys; smaller chunks cost more in merging than they save in waiting
-GRADIENTS, PARTIAL_BYTES = (
-    16,
-    64 << 20,
-)  # the backward pass has about so many tasks, and at most so much for sums by part
+GRADIENTS = 16  # tasks of the backward pass, over all key heads, as far as there is memory
+PARTIAL_BYTES = 64 << 20  # for its sums by part
 KEPT = 1 << 20  # bytes of weights that are kept while they are observed
 SUMMED = 64  # parts, over all heads, in which observing adds up over queries: enough for the threads of most machines
 

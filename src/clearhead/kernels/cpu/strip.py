@@ -12,8 +12,6 @@ from clearhead.kernels.cpu import call as at
 from clearhead.kernels.cpu.tile import ROWS
 from clearhead.kernels.cpu.vector import LANES, after, as_ints, as_longs, compiled
 
-BLOCK = 128  # keys in a block: its scores stay in the first-level cache
-
 
 @compiled
 def rounded_up(n, to):

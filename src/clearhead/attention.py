@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,9 +23,9 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 class Observer(Protocol):
-    """Whoever watches: given a call's `observe`, measures what it wants and returns the call's output."""
+    """Whoever watches: given a checked call, measures what it wants and returns the call's output."""
 
-    def __call__(self, call: Callable[[Observables], Observation]) -> Tensor: ...  # noqa: D102
+    def __call__(self, call: Prepared) -> Tensor: ...  # noqa: D102
 
 
 observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
@@ -78,7 +77,7 @@ def attention(
     # A compiled graph is traced once and replayed: nobody can watch it, and the tracer cannot read a ContextVar.
     watcher = None if torch.compiler.is_compiling() else observer.get()
     if watcher is not None:
-        return watcher(lambda observables: _observe(call, observables, impl))
+        return watcher(Prepared(call, impl))
     return call.shaped(_attend(call, select.choose(impl, call.problem))[0])
 
 
@@ -158,6 +157,48 @@ class _Call:
         if self.headless:
             return out[0, 0]
         return out.reshape(*self.lead, *out.shape[1:]) if self.lead != out.shape[:1] else out
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A call that was checked and not yet computed: what a watcher is given, and what the doors into other models make."""
+
+    call: _Call
+    impl: str = "auto"
+
+    @property
+    def problem(self) -> Problem:
+        """The call's tensors, four-dimensional, and its numbers."""
+        return self.call.problem
+
+    @property
+    def mask(self) -> Mask:
+        """Who may attend to whom."""
+        return self.call.mask
+
+    def attend(self) -> Tensor:
+        """The output alone, in the caller's shape."""
+        return self.call.shaped(_attend(self.call, select.choose(self.impl, self.problem))[0])
+
+    def observe(self, observables: Observables) -> Observation:
+        """Output and measurements."""
+        return _observe(self.call, observables, self.impl)
+
+
+def prepare(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | ALiBi | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    impl: str = "auto",
+) -> Prepared:
+    """Check what `attention` would be called with, and compute nothing yet. Arguments and errors are those of `attention`."""
+    return Prepared(_prepare(query, key, value, mask, bias, scale, softcap, sinks), impl)
 
 
 def _attend(call: _Call, name: str) -> tuple[Tensor, Tensor]:

@@ -32,6 +32,10 @@ class InputError(ClearheadError):
     """Something a person typed or named (a file, a text, a head, a model) cannot be used."""
 
 
+class NothingSeenWarning(UserWarning):
+    """A watched model ran, and no attention call was seen."""
+
+
 def message(argument: str, *, expected: str, got: str, remedy: str) -> str:
     """Put one error message together.
 

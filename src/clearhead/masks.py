@@ -433,6 +433,67 @@ class Documents(Mask):
 
 
 @dataclass(frozen=True, eq=False)
+class Intervals(Mask):
+    """Query i of sample b sees the keys lo[b, i] ≤ j < hi[b, i]: what a model's own mask becomes when it is watched.
+
+    >>> Intervals(torch.tensor([[0, 1]]), torch.tensor([[2, 3]])).dense(2, 3).int()[0, 0].tolist()
+    [[1, 1, 0], [0, 1, 1]]
+
+    `lo`, `hi`: integers (B or 1, Tq). `padding`: bool (B or 1, Tq), queries that are padding. `hidden`: bool (B or 1, Tk), keys
+    that nobody sees, in the middle of intervals too.
+    """
+
+    lo: Tensor
+    hi: Tensor
+    padding: Tensor | None = None
+    hidden: Tensor | None = None
+
+    @classmethod
+    def everything(cls, Tq: int, Tk: int, *, padding: Tensor | None = None) -> Intervals:
+        """Every query sees every key; `padding` only says which queries not to count."""
+        device = None if padding is None else padding.device
+        zeros = torch.zeros(1, Tq, dtype=torch.int64, device=device)
+        return cls(zeros, zeros + Tk, padding)
+
+    def _fits(self, sizes: Sizes) -> None:
+        for name, x, T, letter in (
+            ("lo", self.lo, sizes.Tq, "Tq"),
+            ("hi", self.hi, sizes.Tq, "Tq"),
+            ("padding", self.padding, sizes.Tq, "Tq"),
+            ("hidden", self.hidden, sizes.Tk, "Tk"),
+        ):
+            if x is not None and (x.ndim != 2 or x.shape[0] not in (1, sizes.B) or x.shape[1] != T):
+                raise ArgumentError(
+                    message(
+                        f"Intervals {name}",
+                        expected=f"shape (B={sizes.B} or 1, {letter}={T})",
+                        got=str(tuple(x.shape)),
+                        remedy="A mask belongs to the call it was made for.",
+                    )
+                )
+
+    def rule(self, i: Tensor, j: Tensor, sizes: Sizes) -> Tensor:  # noqa: D102, ARG002
+        self._fits(sizes)
+        lo, hi = (x.to(sizes.device)[:, None, :, None] for x in (self.lo, self.hi))
+        seen = (j >= lo) & (j < hi)
+        return seen if self.hidden is None else seen & ~self.hidden.to(sizes.device)[:, None, None]
+
+    def plan(self, sizes: Sizes) -> Plan:  # noqa: D102
+        self._fits(sizes)
+        spans = _interval(self.lo.to(sizes.device), self.hi.to(sizes.device), sizes)
+        if self.hidden is None:
+            return spans
+        labels = self.hidden.to(sizes.device).long()[None]
+        return Plan(spans.lo, spans.hi, labels.new_zeros(1, 1, sizes.Tq), labels)
+
+    def padded(self, sizes: Sizes) -> Tensor | None:  # noqa: D102
+        return None if self.padding is None else self.padding.to(sizes.device)
+
+    def __repr__(self) -> str:
+        return f"Intervals({', '.join(map(str, self.lo.shape))})"
+
+
+@dataclass(frozen=True, eq=False)
 class Dense(Mask):
     """A bool tensor, True = may attend, that broadcasts to (B, Hq, Tq, Tk). What a plain tensor given as `mask` becomes.
 

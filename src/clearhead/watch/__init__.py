@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 
-from torch import Tensor, nn
+from torch import nn
 
 from clearhead.attention import observer
-from clearhead.errors import ArgumentError, message
-from clearhead.observables import Observables, Observation
-from clearhead.trace import Call, Trace
+from clearhead.errors import ArgumentError, NothingSeenWarning, message
+from clearhead.observables import Observables
+from clearhead.trace import Trace
+from clearhead.watch.modules import ModulePath
+from clearhead.watch.multihead import SlowPaths
+from clearhead.watch.recorder import Recorder
+from clearhead.watch.sdpa import Door
+
+__all__ = ["watch"]
 
 
 @contextmanager
@@ -21,7 +27,7 @@ def watch(
     observables: Observables | None = None,
     layers: Collection[int] | None = None,
 ) -> Iterator[Trace]:
-    """Observe every `clearhead.attention` call made inside the block, at the cost of one `observe` a call.
+    """Observe every attention call made inside the block: PyTorch's, `nn.MultiheadAttention`'s, and this library's own.
 
     >>> from clearhead.nn import SelfAttention
     >>> layer = SelfAttention(64, 4)
@@ -33,17 +39,22 @@ def watch(
     Arguments:
         model: whose modules give the calls their names; without it calls have no name. The model is not changed: hooks are
             removed when the block ends, also by an exception.
-        observables: what to measure; default `Observables()`.
-        layers: numbers of the calls to observe, counted from 0 in the order they are made; the others run unseen. Default all.
+        observables: what to measure; default `Observables()`, and what the tokens that the model was given add to it.
+        layers: numbers of the layers to observe, counted from 0 in the order they are first met; the others run unseen.
+            Default all.
 
     Yields:
         A `Trace`, filled while the block runs.
 
     Raises:
-        ArgumentError: inside another `watch` of the same thread.
+        ArgumentError: inside another `watch` of the same thread; a model that `torch.compile` has compiled.
 
-    Only this thread (and what it awaits) is watched. What a compiled graph computes cannot be seen. Outputs and gradients
-    are those of the unwatched model. Memory: what the observables hold for every call, O(T) a head.
+    Warns:
+        NothingSeenWarning: the model ran and no attention call was seen, with what is known of why.
+
+    Only this thread (and what it awaits) is watched. Outputs and gradients are those of the unwatched model, up to rounding.
+    With dropout (training) the output is PyTorch's, to the bit, and weights are observed as they are before dropout. Memory:
+    what the observables hold for every call, O(T) a head.
     """
     if observer.get() is not None:
         raise ArgumentError(
@@ -54,61 +65,43 @@ def watch(
                 remedy="Leave the outer block first, or read both from one trace.",
             )
         )
-    trace = Trace()
-    where = _ModulePath(model)
-    wanted = Observables() if observables is None else observables
-    made = 0
-
-    def see(call: Callable[[Observables], Observation]) -> Tensor:
-        nonlocal made
-        number, made = made, made + 1
-        if layers is not None and number not in layers:
-            return call(NOTHING).output
-        observation = call(wanted)
-        trace.calls.append(Call(where.name, number, observation))
-        return observation.output
-
-    token = observer.set(see)
+    _check_eager(model)
+    where = ModulePath(model)
+    recorder = Recorder(where, Observables() if observables is None else observables, layers)
+    token = observer.set(recorder)
     try:
-        with where:
-            yield trace
+        with ExitStack() as stack:
+            stack.enter_context(where)
+            stack.enter_context(SlowPaths())
+            stack.enter_context(Door(recorder.see, recorder.beside, recorder.missed))
+            yield recorder.trace
     finally:
         observer.reset(token)
+    if where.passes and not recorder.numbers:
+        warnings.warn(_nothing(recorder), NothingSeenWarning, stacklevel=3)
 
 
-NOTHING = Observables(max_logit=False, entropy=False, top_k=0, received=False, positions=False, distance=False, map=0)
+def _check_eager(model: nn.Module | None) -> None:
+    """A compiled graph computes what nobody sees."""
+    for name, module in () if model is None else model.named_modules():
+        if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:
+            where = f"its module {name!r}" if name else "it"
+            raise ArgumentError(
+                message(
+                    "model",
+                    expected="a model that runs as it was written",
+                    got=f"one of which torch.compile has compiled {where}",
+                    remedy="Watch the model before compiling it; model._orig_mod is what torch.compile(model) was made from.",
+                )
+            )
 
 
-class _ModulePath:
-    """Knows the name of the module that is running, from hooks that are there only inside the block."""
-
-    def __init__(self, model: nn.Module | None) -> None:
-        self.model = model
-        self.thread = threading.get_ident()
-        self.path: list[str] = []
-
-    @property
-    def name(self) -> str:
-        """Name of the innermost module running, "" outside all of them."""
-        return self.path[-1] if self.path else ""
-
-    def __enter__(self) -> None:
-        self.handles = []
-        for name, module in () if self.model is None else self.model.named_modules():
-            self.handles.append(module.register_forward_pre_hook(self._entering(name)))
-            self.handles.append(module.register_forward_hook(self._leaving, always_call=True))
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self.handles:
-            handle.remove()
-
-    def _entering(self, name: str) -> Callable[..., None]:
-        def hook(*_: object) -> None:
-            if threading.get_ident() == self.thread:
-                self.path.append(name)
-
-        return hook
-
-    def _leaving(self, *_: object) -> None:
-        if threading.get_ident() == self.thread and self.path:
-            self.path.pop()
+def _nothing(recorder: Recorder) -> str:
+    """Why a run may have shown nothing."""
+    if recorder.unseen:
+        told = "; ".join(f"{reason} ({count} calls)" for reason, count in recorder.unseen.items())
+        return f"watch: no attention call was observed. Not observed: {told}."
+    return (
+        "watch: no attention call was seen. The model computes attention by itself, with matrix products or a kernel of its "
+        "own, and not through scaled_dot_product_attention, nn.MultiheadAttention or clearhead.attention: call one of these."
+    )

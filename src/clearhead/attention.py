@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from clearhead import measuring as measured
 from clearhead import reference
 from clearhead.biases import ALiBi
 from clearhead.errors import ArgumentError, message, shape_of
@@ -107,9 +108,9 @@ def observe(
         An `Observation`. `.output` has the shape `attention` returns and carries gradients; what was measured does not.
         Other tensors are (B, Hq, …) with all leading dimensions flattened into B.
 
-    Time, with everything measured: on CPUs a tenth to a third more than `attention` at 1,000 tokens and above, up to twice as
-    much for very short texts; with "tiled" about three times as much. Memory O(T) beyond what was asked for; the pattern is
-    never formed (`impl="reference"` does form it).
+    Time, with the default observables: on CPUs a tenth to a third more than `attention` at 1,000 tokens and above, up to twice
+    as much for very short texts; with "tiled" about three times as much. Memory O(T) beyond what was asked for; the pattern
+    is never formed (`impl="reference"` does form it).
     """
     call = _prepare(query, key, value, mask, bias, scale, softcap, sinks)
     return _observe(call, Observables() if observables is None else observables, impl)
@@ -233,41 +234,25 @@ def _pattern(call: _Call, p: Problem) -> reference.Pattern:
 
 def _observe(call: _Call, observables: Observables, impl: str) -> Observation:
     name = select.choose(impl, call.problem)
-    offset = call.sizes.Tk - call.sizes.Tq
-    padded = call.mask.padded(call.sizes)
-    _check_observables(observables, call.sizes)
+    p = call.problem
+    measuring = measured.ready(observables, p.query, p.key, p.value, call.mask.padded(call.sizes), p.dtype)
     if name == "reference":
-        p = call.problem.in_compute_dtype()
+        p = p.in_compute_dtype()
         output, pattern = _by_definition(call)
         with torch.no_grad(), exact(p):
-            found = reference.observe(pattern, observables, offset=offset, padded=padded, sinks=p.sinks)
+            found = reference.observe(pattern, measuring, sinks=p.sinks)
         found["lse"] = found["lse"].detach()
     else:
-        output, found = ops.run_observed(call.problem, observables, offset, padded, name)
-    return Observation({"output": call.shaped(output), **found}, offset, padded)
-
-
-def _check_observables(observables: Observables, sizes: Sizes) -> None:
-    for row in observables.rows:
-        if not -sizes.Tq <= row < sizes.Tq:
-            raise ArgumentError(
-                message(
-                    "rows",
-                    expected=f"queries from 0 to Tq - 1 = {sizes.Tq - 1} (or negative, from the end)",
-                    got=str(row),
-                    remedy="Name queries by their position in this call.",
-                )
-            )
-    ids = observables.token_ids
-    if ids is not None and (ids.shape[-1] != sizes.Tk or (ids.ndim == 2 and ids.shape[0] not in (1, sizes.B))):
-        raise ArgumentError(
-            message(
-                "token_ids",
-                expected=f"one id for every key: (Tk={sizes.Tk},) or (B={sizes.B}, Tk={sizes.Tk})",
-                got=str(tuple(ids.shape)),
-                remedy="With a cache, give the ids of the whole text, not only of the new tokens.",
-            )
-        )
+        output, found = ops.run_observed(call.problem, measuring, name)
+    if measuring.value_norm is not None:
+        found["value_norm"] = measuring.value_norm
+    if measuring.key_groups is not None:
+        found["group_mean"] = measured.group_means(found["group_weight"], measuring)
+    first = measuring.first_key
+    if first:
+        for keys in (x for n, x in found.items() if n.endswith("_keys")):
+            keys[keys >= 0] += first
+    return Observation({"output": call.shaped(output), **found}, measuring.offset + first, measuring.padded, first)
 
 
 def _prepare(

@@ -14,7 +14,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from clearhead import ALiBi, All, Causal, Documents, Observables, Padding, Prefix, Window, attention, observe
+from clearhead import (
+    ALiBi,
+    All,
+    Causal,
+    Documents,
+    Observables,
+    Observation,
+    Padding,
+    Prefix,
+    Window,
+    attention,
+    observe,
+)
 from clearhead.kernels import tiled, tiled_observe
 from clearhead.masks import Dense, Mask
 from clearhead.testing import assert_within_tolerance, math_path
@@ -25,8 +37,15 @@ IMPLS = list(PRECISE)
 
 PER_QUERY = (
     "lse", "max_logit", "entropy", "self_weight", "previous_weight", "first_weight", "distance", "sink", "same_token",
-    "after_same_token",
+    "after_same_token", "sum_squares", "distance_histogram", "group_weight", "top_contributions", "group_top_weights",
 )  # fmt: skip
+COUNTS = ("visible", "viewers")
+# Keys that were ranked, and what they were ranked by.
+RANKED = {
+    "top_keys": "top_weights",
+    "top_contribution_keys": "top_contributions",
+    "group_top_keys": "group_top_weights",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +213,9 @@ def assert_right(case: Case, impl: str, *, backward: bool = True) -> None:
 
 def observed_terms(name: str, case: Case, lse: Tensor) -> float:
     """How large the terms are that a measured quantity adds up: up to Tk weights of things as large as this."""
-    terms = {"distance": float(sum(case.sizes[2:])), "received": float(case.sizes[2])}
+    long, wide = float(case.sizes[2]), float(case.value.abs().max()) * case.value.shape[-1]
+    terms = {"distance": float(sum(case.sizes[2:])), "value_norm": wide, "top_contributions": wide}
+    terms |= dict.fromkeys(("received", "received_by_group", "weighted_received"), 3 * long)
     # A weight is e^(z − L): its relative error is the absolute error of z, so z's size belongs to the magnitude.
     finite = lse[torch.isfinite(lse)].abs()
     return terms.get(name, 1.0) * (1.0 + float(finite.max() if finite.numel() else 0))
@@ -208,20 +229,16 @@ def assert_observed_right(case: Case, observables: Observables, impl: str) -> No
     seen = observe(*case.args, **case.options, observables=observables, impl=impl)
     assert set(seen.values) == set(truth.values)
     for name, got in seen.values.items():
-        if name == "visible":
-            assert torch.equal(*torch.broadcast_tensors(got, truth.visible)), "visible"
-        elif name not in ("output", "top_keys"):
+        if name in COUNTS:
+            assert torch.equal(*torch.broadcast_tensors(got, truth.values[name])), name
+        elif name != "output" and name not in RANKED:
             size, what = observed_terms(name, case, truth.lse), f"{name} of {impl}"
             assert_within_tolerance(got, truth.values[name], baseline.values[name], magnitude=size, what=what)
-    if "top_keys" in seen.values:
-        every = weights_of(exact)
-        assert_within_tolerance(
-            listed_weights(seen.top_keys, truth.top_keys, every),
-            truth.top_weights,
-            baseline.top_weights,
-            magnitude=observed_terms("top_weights", case, truth.lse),
-            what=f"weights at top_keys of {impl}",
-        )
+    for keys, name in RANKED.items():
+        if keys in seen.values:
+            listed = listed_numbers(keys, seen, truth, weights_of(exact))
+            size, what = observed_terms(name, case, truth.lse), f"{name} at {keys} of {impl}"
+            assert_within_tolerance(listed, truth.values[name], baseline.values[name], magnitude=size, what=what)
 
 
 def weights_of(case: Case) -> Tensor:
@@ -231,6 +248,22 @@ def weights_of(case: Case) -> Tensor:
         return torch.zeros(B, Hq, 0, Tk, dtype=torch.float64)
     every = Observables(rows=tuple(range(Tq)))
     return observe(*case.args, **case.options, observables=every, impl="reference").rows
+
+
+def listed_numbers(name: str, seen: Observation, truth: Observation, weights: Tensor) -> Tensor:
+    """What the keys in a ranking weigh (or contribute), once it is sure that they are keys that may be in it."""
+    first = truth.first_key
+    keys, wanted = (torch.where(x.values[name] < 0, -1, x.values[name] - first) for x in (seen, truth))
+    if name == "top_keys":
+        return listed_weights(keys, wanted, weights)
+    if name == "top_contribution_keys":
+        return listed_weights(keys, wanted, weights * truth.value_norm[:, :, None])
+    found = [listed_weights(keys[..., g, :], wanted[..., g, :], weights) for g in range(keys.shape[-2])]
+    for g in range(keys.shape[-2]):  # a key of another group would have been sorted out by the definition
+        mine, theirs = (x[..., g, :].sort(-1).values for x in (keys, wanted))
+        other = keys[..., [n for n in range(keys.shape[-2]) if n != g], :].flatten(-2)
+        assert not bool(((mine[..., None] == other[..., None, :]) & (mine >= 0)[..., None]).any()), (g, theirs)
+    return torch.stack(found, -2) if found else truth.group_top_weights.float()
 
 
 def listed_weights(keys: Tensor, wanted: Tensor, weights: Tensor) -> Tensor:
@@ -327,12 +360,34 @@ def masks(B: int, Hq: int, Tq: int, Tk: int) -> st.SearchStrategy[Mask]:
 
 
 def asked(case: Case, draw: st.DrawFn) -> Observables:
-    """Everything at once, with odd numbers of cells, keys and rows."""
-    Tq, Tk = case.sizes[2:]
+    """Everything at once, with odd numbers of cells, keys, groups and rows."""
+    B, Hq, Tq, Tk = case.sizes
     seed = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
-    ids = torch.randint(0, 4, draw(st.sampled_from([(Tk,), (case.sizes[0], Tk)])), generator=seed)
+
+    def ids(low: int, high: int, length: int) -> Tensor:
+        found = torch.randint(low, high, draw(st.sampled_from([(length,), (B, length)])), generator=seed)
+        return found.sort(-1).values if draw(st.booleans()) else found
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=seed, dtype=torch.float64)
+
+    more: dict[str, Any] = {}
+    if draw(st.booleans()):
+        more["output_weight"] = numbers(5, Hq * case.value.shape[-1])
+    if draw(st.booleans()):
+        more["row_weights"] = numbers(*draw(st.sampled_from([(Tq,), (B, Tq), (1, Hq, Tq), (B, Hq, Tq)])))
+    if draw(st.booleans()):
+        more |= {"key_groups": ids(-1, 3, Tk), "group_top_k": draw(st.integers(0, 3))}
+        if draw(st.booleans()):
+            more["query_groups"] = ids(-1, 4, Tq)
+    if draw(st.booleans()):  # a piece of a text
+        more |= {"first_key": draw(st.integers(0, 5)), "first_query": draw(st.integers(0, 9))}
+    text = more.get("first_key", 0) + Tk + (draw(st.integers(0, 3)) if more.get("first_key") else 0)
     rows = tuple(draw(st.lists(st.integers(-Tq, Tq - 1), max_size=3))) if Tq else ()
-    return Observables(top_k=draw(st.integers(1, 6)), map=draw(st.integers(1, 12)), rows=rows, token_ids=ids)
+    return Observables(
+        sum_squares=True, distance_histogram=True, contributions=True, top_k=draw(st.integers(1, 6)),
+        map=draw(st.integers(1, 12)), rows=rows, token_ids=ids(0, 4, text), **more,
+    )  # fmt: skip
 
 
 @st.composite

@@ -27,6 +27,7 @@ from clearhead import (
     biases,
     explain,
     masks,
+    measuring,
     observables,
     observe,
 )
@@ -266,8 +267,66 @@ MESSAGES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "token ids of the new tokens only": (
         lambda: observe(q, k, k, observables=Observables(token_ids=ints)),
-        "token_ids: expected one id for every key: (Tk=5,) or (B=2, Tk=5), got (3,). "
-        "With a cache, give the ids of the whole text, not only of the new tokens.",
+        "token_ids: expected one for every key: (Tk=5,) or (B=2, Tk=5), got (3,). "
+        "With a cache, give those of the whole text, not only of the new tokens.",
+    ),
+    "token ids of a piece only": (
+        lambda: observe(q, k, k, observables=Observables(token_ids=ints, first_key=2)),
+        "token_ids: expected one for every key: at least (Tk=7,) or (B=2, Tk=7), got (3,). "
+        "With a cache, give those of the whole text, not only of the new tokens.",
+    ),
+    "groups of too few queries": (
+        lambda: observe(q, k, k, observables=Observables(key_groups=torch.arange(5), query_groups=torch.arange(2))),
+        "query_groups: expected one for every query: (Tq=3,) or (B=2, Tq=3), got (2,). "
+        "Leave it out to take the keys' groups at the queries' positions.",
+    ),
+    "a group below −1": (
+        lambda: Observables(key_groups=torch.tensor([0, -2])),
+        "key_groups: expected groups from 0 on, or −1 for none, got -2. Number them anew.",
+    ),
+    "groups that are true or false": (
+        lambda: Observables(key_groups=torch.tensor([True])),
+        "key_groups: expected an integer tensor of shape (Tk,) or (B, Tk), got torch.bool of shape (1,). "
+        "Pass group numbers from 0 on, −1 for none.",
+    ),
+    "the best of groups that are not there": (
+        lambda: Observables(group_top_k=2),
+        "key_groups: expected a group for every key, since group_top_k was given, got None. "
+        "Give key_groups too, or leave group_top_k out.",
+    ),
+    "an output weight for nothing": (
+        lambda: Observables(output_weight=torch.zeros(2, 2)),
+        "contributions: expected True, which is what it changes, since output_weight was given, got False. "
+        "Give contributions too, or leave output_weight out.",
+    ),
+    "an output weight with a bias's shape": (
+        lambda: Observables(contributions=True, output_weight=torch.zeros(2)),
+        "output_weight: expected a floating-point tensor of shape (E, Hq·Dv), got torch.float32 of shape (2,). "
+        "Pass the weight of the output projection as nn.Linear stores it.",
+    ),
+    "an output weight of another layer": (
+        lambda: observe(q, k, k, observables=Observables(contributions=True, output_weight=torch.zeros(2, 3))),
+        "output_weight: expected shape (E, Hq·Dv=4·8=32), got (2, 3). "
+        "Pass the weight of the output projection as nn.Linear stores it.",
+    ),
+    "row weights that are integers": (
+        lambda: Observables(row_weights=ints),
+        "row_weights: expected a floating-point tensor of shape (Tq,), (B, Tq) or (B, Hq, Tq), got torch.int64 of shape (3,). "
+        "Give one number for every query.",
+    ),
+    "row weights of another length": (
+        lambda: observe(q, k, k, observables=Observables(row_weights=torch.ones(2, 4, 2))),
+        "row_weights: expected shape (Tq=3,), (B=2, Tq=3) or (B=2, Hq=4, Tq=3), got (2, 4, 2). "
+        "Give one number for every query.",
+    ),
+    "a text that begins before its beginning": (
+        lambda: Observables(first_key=-1),
+        "first_key: expected an integer >= 0, got -1. Leave it out for a whole text.",
+    ),
+    "a head that is not there": (
+        lambda: observe(q, k, k)[0, 4],
+        "head: expected numbers from 0 to 3 (or negative, from the end), got 4. "
+        "Choose with numbers, a slice or a list: observation[0, 2:4].",
     ),
     "fewer than no keys": (
         lambda: Observables(top_k=-1),
@@ -279,7 +338,7 @@ MESSAGES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "token ids that are floats": (
         lambda: Observables(token_ids=torch.zeros(3)),
-        "token_ids: expected an integer tensor of shape (Tk,) or (B, Tk), got torch.float32 of shape (3,). "
+        "token_ids: expected an integer tensor of shape (T,) or (B, T), got torch.float32 of shape (3,). "
         "Pass what the tokenizer returned as input_ids.",
     ),
     "an implementation nobody wrote": (
@@ -345,7 +404,7 @@ def test_every_line_that_raises_an_argument_error_is_reached_by_these_messages()
         raised.add((Path(caught.traceback[-1].path).name, caught.traceback[-1].lineno))
     operation = sys.modules["clearhead.attention"]  # as an attribute of the package that name is the function
     written = {}
-    for path in [Path(str(m.__file__)) for m in (masks, biases, observables, select, operation)]:
+    for path in [Path(str(m.__file__)) for m in (masks, biases, observables, measuring, select, operation)]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             called = isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.func
             if isinstance(called, ast.Name) and called.id == "ArgumentError":

@@ -13,9 +13,8 @@ from operation_cases import IMPLS, PRECISE
 from torch import Tensor
 
 from clearhead import All, Causal, Observables, Observation, Padding, Window, observe
-from clearhead.errors import NotMeasuredError
+from clearhead.errors import ArgumentError, NotMeasuredError
 from clearhead.masks import Mask
-from clearhead.reference import cell_bounds
 
 
 def planted(weights: list[list[float]], *, impl: str, mask: Mask | None = None, **options: Any) -> Observation:
@@ -122,6 +121,87 @@ def test_weight_on_equal_tokens_and_on_what_followed_them(impl: str) -> None:
 
 
 @pytest.mark.parametrize("impl", IMPLS)
+def test_squares_distances_and_contributions_are_those_on_paper(impl: str) -> None:
+    rows = torch.tensor(PATTERN, dtype=torch.float64)
+    query, keys = rows.clamp(min=1e-300).log().to(PRECISE[impl]), torch.eye(3, dtype=PRECISE[impl])
+    value = torch.tensor([[0.1, 0.0], [0.6, 0.8], [0.0, 2.0]], dtype=PRECISE[impl])
+    observables = Observables(sum_squares=True, distance_histogram=True, contributions=True, top_k=2)
+
+    def look(**more: Any) -> Observation:
+        wanted = dataclasses.replace(observables, **more)
+        return observe(
+            query[None, None],
+            keys[None, None],
+            value[None, None],
+            mask=Causal(),
+            scale=1.0,
+            observables=wanted,
+            impl=impl,
+        )
+
+    seen = look()
+    by_hand(seen.sum_squares, [1.0, 0.0625 + 0.5625, 0.25 + 0.04 + 0.09])
+    by_hand(seen.distance_histogram, [[1.0, 0.0, 0.0], [0.75, 0.25, 0.0], [0.3, 0.2, 0.5]])  # bins 0, 1, 2-3
+    by_hand(seen.value_norm, [0.1, 1.0, 2.0])
+    # Row 2 weighs its keys 0.5, 0.2, 0.3 and gets 0.05, 0.2, 0.6 from them.
+    assert seen.top_contribution_keys[0, 0].tolist() == [[0, -1], [1, 0], [2, 1]]
+    by_hand(seen.top_contributions, [[0.1, 0.0], [0.75, 0.025], [0.6, 0.2]])
+    by_hand(seen.received_contribution, [0.175, 0.95, 0.6])
+    assert seen.max_key[0, 0].tolist() == [0, 1, 0]
+    # Through an output projection that forgets the second component.
+    weight = torch.tensor([[3.0, 0.0]])
+    by_hand(look(output_weight=weight).value_norm, [0.3, 1.8, 0.0])
+    assert look(output_weight=weight).top_contribution_keys[0, 0, 2].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_groups_are_those_on_paper(impl: str) -> None:
+    groups = torch.tensor([1, -1, 0])
+    seen = planted(
+        PATTERN, impl=impl, mask=Causal(), observables=Observables(key_groups=groups, group_top_k=1, map=2, top_k=2)
+    )
+    by_hand(seen.group_weight, [[0.0, 1.0], [0.0, 0.25], [0.3, 0.5]])
+    # Query 0 is of group 1, query 2 of group 0, query 1 of none.
+    by_hand(seen.group_mean, [[0.3, 0.5], [0.0, 1.0]])
+    by_hand(seen.received_by_group, [[0.5, 0.2, 0.3], [1.0, 0.0, 0.0]])
+    by_hand(seen.received, [1.75, 0.95, 0.3])
+    assert seen.group_top_keys[0, 0, :, :, 0].tolist() == [[-1, 0], [-1, 0], [2, 0]]
+    by_hand(seen.group_top_weights[..., 0], [[0.0, 1.0], [0.0, 0.25], [0.3, 0.5]])
+    other = planted(
+        PATTERN, impl=impl, mask=Causal(), observables=Observables(key_groups=groups, query_groups=torch.zeros(3).int())
+    )
+    by_hand(other.group_mean, [[0.1, 1.75 / 3], [0.0, 0.0]])
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_rows_can_count_differently_in_what_keys_receive(impl: str) -> None:
+    rows = torch.tensor([2.0, 0.0, -1.0])
+    seen = planted(PATTERN, impl=impl, mask=Causal(), observables=Observables(row_weights=rows))
+    by_hand(seen.weighted_received, [2.0 - 0.5, -0.2, -0.3])
+    by_hand(seen.received_mean, [1.75 / 3, 0.95 / 2, 0.3])
+    assert seen.viewers.expand(1, 1, 3).tolist() == [[[3, 2, 1]]]
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_a_piece_of_a_text_is_named_by_its_positions_in_the_text(impl: str) -> None:
+    # Keys 2, 3 and 4 of a text of five tokens, seen by queries 3 and 4.
+    weights = [[0.1, 0.9, 0.0], [0.2, 0.3, 0.5]]
+    observables = Observables(
+        first_key=2, first_query=3, token_ids=torch.tensor([6, 5, 5, 6, 5]), distance_histogram=True
+    )
+    seen = planted(weights, impl=impl, mask=Causal(), observables=observables)
+    assert (seen.offset, seen.first_key) == (3, 2)
+    by_hand(seen.self_weight, [0.9, 0.5])
+    by_hand(seen.previous_weight, [0.1, 0.3])
+    by_hand(seen.first_weight, [0.0, 0.0])  # key 0 is elsewhere
+    by_hand(seen.distance, [0.1, 0.2 * 2 + 0.3])
+    by_hand(seen.distance_histogram, [[0.9, 0.1, 0.0], [0.5, 0.3, 0.2]])
+    assert seen.top_keys[0, 0, :, :3].tolist() == [[3, 2, -1], [4, 3, 2]]
+    by_hand(seen.same_token, [0.0, 0.2])
+    by_hand(seen.after_same_token, [0.0, 0.2 + 0.3])  # after key 1, which is elsewhere, and after key 2
+
+
+@pytest.mark.parametrize("impl", IMPLS)
 def test_rows_come_in_the_order_they_were_asked_for(impl: str) -> None:
     seen = planted(PATTERN, impl=impl, mask=Causal(), observables=Observables(rows=(2, 0, -2, 2)))
     by_hand(seen.rows, [PATTERN[2], PATTERN[0], PATTERN[1], PATTERN[2]])
@@ -164,7 +244,7 @@ def test_identities_hold_at_every_length(T: int, mask: Mask, impl: str) -> None:
     torch.testing.assert_close(
         seen.received.sum(-1) + (seen.sink * real[:, None]).sum(-1), real.sum(-1)[:, None].expand(2, 3).to(dtype)
     )
-    bounds = cell_bounds(T, 7).tolist()
+    bounds = Observables(map=7).map_bounds(T)
     pairs = mask.dense(T, T, B=2) & real[:, None, :, None]
     counts = torch.stack([
         torch.stack([pairs[..., a:b, c:d].sum((-2, -1)) for c, d in pairwise(bounds)], -1)
@@ -225,7 +305,10 @@ def test_what_was_not_measured_says_what_to_ask_for(impl: str) -> None:
     asked = {
         "entropy": "entropy=True", "top_keys": "top_k=8", "received": "received=True", "distance": "distance=True",
         "map_mean": "map=64", "map_max": "map=64", "rows": r"rows=\(...\)", "same_token": "token_ids=ids",
-        "sink": "sinks were given",
+        "sink": "sinks were given", "sum_squares": "sum_squares=True", "viewers": "received=True",
+        "weighted_received": "row_weights=r", "distance_histogram": "distance_histogram=True",
+        "group_weight": "key_groups=ids", "group_top_keys": "group_top_k=k, key_groups=ids",
+        "value_norm": "contributions=True", "top_contributions": "contributions=True, top_k=8",
     }  # fmt: skip
     for name, how in asked.items():
         text = f"^{name} was not measured in this observation; measured were {measured}. Ask for it with .*{how}"
@@ -243,7 +326,7 @@ def off_value(switch: str) -> Any:
 def test_every_observable_can_be_switched_off_by_itself(impl: str) -> None:
     q = torch.randn(1, 1, 20, 4)
     switches = {"max_logit": {"max_logit"}, "entropy": {"entropy"}, "top_k": {"top_keys", "top_weights"},
-                "received": {"received"}, "positions": {"self_weight", "previous_weight", "first_weight"},
+                "received": {"received", "viewers"}, "positions": {"self_weight", "previous_weight", "first_weight"},
                 "distance": {"distance"}, "map": {"map_mean", "map_max"}}  # fmt: skip
     whole = observe(q, q, q, mask=Causal(), impl=impl).values
     for switch, names in switches.items():
@@ -264,7 +347,11 @@ def test_every_observable_can_be_switched_off_by_itself(impl: str) -> None:
 
 def test_every_implementation_measures_the_same_names_and_begins_alike() -> None:
     q = torch.randn(1, 2, 40, 4)
-    everything = Observables(rows=(3,), token_ids=torch.arange(40) % 7)
+    groups = torch.arange(40) // 9
+    everything = dataclasses.replace(
+        Observables.full(token_ids=torch.arange(40) % 7, key_groups=groups), rows=(3,), group_top_k=2,
+        row_weights=torch.ones(40),
+    )  # fmt: skip
     for options in ({"mask": Causal()}, {"mask": torch.rand(40, 40) > 0.3, "sinks": torch.zeros(2)}):
         found = {n: observe(q, q, q, observables=everything, impl=n, **options).values for n in IMPLS}
         assert {tuple(sorted(x)) for x in found.values()} == {tuple(sorted(found["reference"]))}
@@ -279,6 +366,61 @@ def test_an_observation_prints_names_and_shapes_and_no_numbers() -> None:
     q = torch.randn(1, 2, 3, 4)
     seen = observe(q, q, q, observables=Observables.light())
     assert repr(seen).startswith("Observation(output (1, 2, 3, 4), lse (1, 2, 3), visible (")
+
+
+def test_an_observation_cannot_be_changed() -> None:
+    q = torch.randn(1, 1, 4, 4)
+    seen = observe(q, q, q)
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        seen.values["lse"] = q  # type: ignore[index]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        seen.offset = 3  # type: ignore[misc]
+
+
+def test_an_observation_becomes_a_dictionary_and_comes_back() -> None:
+    q = torch.randn(2, 1, 4, 4)
+    seen = observe(q, q, q, mask=Padding(torch.tensor([1, 4])), observables=Observables(first_key=3))
+    found = seen.to_dict()
+    assert {"offset", "first_key", "padded", "output", "entropy"} <= set(found)
+    back = Observation.from_dict(found)
+    assert (back.offset, back.first_key, set(back.values)) == (3, 3, set(seen.values))
+    assert back.padded is seen.padded
+    assert all(back.values[n] is x for n, x in seen.values.items())
+
+
+def test_samples_and_heads_can_be_chosen() -> None:
+    q, k, v = torch.randn(3, 4, 9, 8), torch.randn(3, 2, 9, 8), torch.randn(3, 2, 9, 5)
+    mask = Causal() & Padding(torch.tensor([9, 4, 7]))
+    observables = Observables.full(key_groups=torch.arange(9) // 4)
+    whole = observe(q, k, v, mask=mask, observables=observables)
+    alone = observe(
+        q[1:2, 2:], k[1:2, 1:], v[1:2, 1:], mask=Causal() & Padding(torch.tensor([4])), observables=observables
+    )
+    for which in ((1, [2, 3]), (slice(1, 2), slice(2, None)), ([-2], torch.tensor([-2, -1]))):
+        part = whole[which]
+        assert part.padded is not None
+        assert torch.equal(part.padded, ~(torch.arange(9) < 4)[None])
+        for name, x in alone.values.items():
+            torch.testing.assert_close(part.values[name], x, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(part.mean("entropy"), alone.mean("entropy"))
+    assert whole[0].lse.shape == (1, 4, 9)
+    assert whole[:, 0].group_mean.shape == (3, 1, 3, 3)
+    one = observe(q[0, 0], k[0, 0], v[0, 0])  # no batch, no heads
+    assert one[0, 0].output.shape == (1, 1, 9, 5)
+    with pytest.raises(ArgumentError, match=r"head: expected numbers from 0 to 3 \(or negative, from the end\), got 4"):
+        whole[0, 4]
+    with pytest.raises(ArgumentError, match=r"sample: expected numbers from 0 to 2 .* got -4"):
+        whole[-4]
+
+
+def test_means_of_quantities_with_more_numbers_a_query_leave_padding_out() -> None:
+    q, k, v = torch.randn(3, 2, 1, 6, 4)
+    seen = observe(
+        q, k, v, mask=Causal() & Padding(torch.tensor([4, 6])), observables=Observables(distance_histogram=True)
+    )
+    assert seen.mean("distance_histogram").shape == (2, 1, 4)
+    torch.testing.assert_close(seen.mean("distance_histogram")[0], seen.distance_histogram[0, :, :4].mean(1))
+    torch.testing.assert_close(seen.mean("distance_histogram").sum(-1), torch.ones(2, 1))
 
 
 def test_an_observation_moves_whole() -> None:

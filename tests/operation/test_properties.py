@@ -10,16 +10,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from operation_cases import (
+    COUNTS,
     IMPLS,
     PER_QUERY,
     PRECISE,
+    RANKED,
     Case,
     asked,
     assert_observed_right,
     assert_right,
     cases,
     gradients,
-    listed_weights,
+    listed_numbers,
     math_baseline,
     observed_terms,
     onnx_reference,
@@ -102,12 +104,16 @@ def test_observables_of_tiled_equal_those_of_reference_in_float64(case: Case, da
         seen = observe(*case.args, **case.options, observables=observables, impl="tiled")
     assert set(seen.values) == set(wanted.values)
     for name in wanted.values:
-        if name == "visible":
-            assert torch.equal(*torch.broadcast_tensors(seen.visible, wanted.visible)), "visible"
-        elif name != "top_keys":
+        if name in COUNTS:
+            assert torch.equal(*torch.broadcast_tensors(seen.values[name], wanted.values[name])), name
+        elif name not in RANKED:
             close(seen.values[name], wanted.values[name], name, atol=1e-11)
-    listed = listed_weights(seen.top_keys, wanted.top_keys, weights_of(case))
-    torch.testing.assert_close(listed, seen.top_weights.float(), msg=lambda text: f"weights at top_keys: {text}")
+    for keys, numbers in RANKED.items():
+        if keys in seen.values:
+            listed = listed_numbers(keys, seen, wanted, weights_of(case))
+            torch.testing.assert_close(
+                listed, seen.values[numbers].float(), msg=lambda text, keys=keys: f"{keys}: {text}"
+            )
 
 
 @pytest.mark.parametrize("impl", IMPLS)

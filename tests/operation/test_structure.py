@@ -24,10 +24,11 @@ MAY_IMPORT = {
     "masks": ("errors",),
     "biases": ("errors",),
     "observables": ("errors",),
+    "measuring": ("errors", "observables"),
     "testing": ("errors",),
-    "reference": ("errors", "masks", "biases", "observables"),
-    "kernels": ("errors", "masks", "biases", "observables"),
-    "attention": ("errors", "masks", "biases", "observables", "reference", "kernels"),
+    "reference": ("errors", "masks", "biases", "observables", "measuring"),
+    "kernels": ("errors", "masks", "biases", "observables", "measuring"),
+    "attention": ("errors", "masks", "biases", "observables", "measuring", "reference", "kernels"),
 }
 # Between attention and what shows things to people.
 MIDDLE = ("accelerate", "nn", "watch", "trace", "check", "roles", "ladder")
@@ -53,10 +54,14 @@ SIGNATURES = {
     "queries: 'Tensor | None' = None) -> None",
     "Prefix": "(n: 'int | Tensor', align: 'Align' = 'end') -> None",
     "Window": "(keys: 'int', right: 'int' = 0, align: 'Align' = 'end') -> None",
-    "Observables": "(max_logit: 'bool' = True, entropy: 'bool' = True, top_k: 'int' = 8, received: 'bool' = True, "
-    "positions: 'bool' = True, distance: 'bool' = True, map: 'int' = 64, rows: 'tuple[int, ...]' = (), "
-    "token_ids: 'Tensor | None' = None) -> None",
-    "Observation": "(values: 'Mapping[str, Tensor]', offset: 'int', padded: 'Tensor | None' = None) -> None",
+    "Observables": "(max_logit: 'bool' = True, entropy: 'bool' = True, sum_squares: 'bool' = False, top_k: 'int' = 8, "
+    "received: 'bool' = True, positions: 'bool' = True, distance: 'bool' = True, distance_histogram: 'bool' = False, "
+    "map: 'int' = 64, rows: 'tuple[int, ...]' = (), contributions: 'bool' = False, "
+    "output_weight: 'Tensor | None' = None, token_ids: 'Tensor | None' = None, key_groups: 'Tensor | None' = None, "
+    "query_groups: 'Tensor | None' = None, group_top_k: 'int' = 0, row_weights: 'Tensor | None' = None, "
+    "first_key: 'int' = 0, first_query: 'int | None' = None) -> None",
+    "Observation": "(values: 'Mapping[str, Tensor]', offset: 'int', padded: 'Tensor | None' = None, "
+    "first_key: 'int' = 0) -> None",
 }
 
 HEAVY = (

@@ -16,7 +16,7 @@ from torch import Tensor
 from clearhead.kernels import select, tiled_backward
 from clearhead.kernels.problem import Gradients, Problem, exact
 from clearhead.masks import Plan
-from clearhead.observables import Observables
+from clearhead.measuring import Measuring
 
 
 def _operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -285,14 +285,12 @@ def run(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:
     return output, lse
 
 
-def run_observed(
-    problem: Problem, observables: Observables, offset: int, padded: Tensor | None, impl: str
-) -> tuple[Tensor, dict[str, Tensor]]:
+def run_observed(problem: Problem, measuring: Measuring, impl: str) -> tuple[Tensor, dict[str, Tensor]]:
     """Output (with gradients) and everything measured (without), by the names of `Observation`."""
     measured: dict[str, Tensor] = {}
 
     def observed(p: Problem) -> tuple[Tensor, Tensor]:
-        output, found = select.kernels(impl).observe(p, observables, offset, padded)
+        output, found = select.kernels(impl).observe(p, measuring)
         measured.update(found)
         return output, measured.pop("lse")
 

@@ -126,6 +126,16 @@ def _dense_hull(dense: Tensor) -> tuple[Tensor, Tensor, bool]:
     return first, end, bool((counts == (end - first).clamp(min=0)[:, None]).all())
 
 
+def viewers(plan: Plan, padded: Tensor | None, Tk: int) -> Tensor:
+    """How many queries, padding left out, may see each key, int64 (b, Tk), where the intervals say it all."""
+    lo, hi = torch.broadcast_tensors(plan.lo.long(), plan.hi.long().clamp(min=0))
+    real = torch.ones_like(lo) if padded is None else (~padded).long().expand(max(len(padded), len(lo)), -1)
+    lo, hi = lo.expand_as(real), torch.maximum(lo, hi).expand_as(real)
+    steps = real.new_zeros(len(real), Tk + 1)
+    steps.scatter_add_(1, lo.clamp(0, Tk), real).scatter_add_(1, hi.clamp(0, Tk), -real)
+    return steps.cumsum(1)[:, :Tk]
+
+
 def exact(problem: Problem) -> torch.autocast:
     """A context in which autocast is off: inside a kernel every number keeps the dtype it was given."""
     return torch.autocast(problem.query.device.type, enabled=False)

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from clearhead.kernels import tiled
-from clearhead.kernels.problem import Problem
+from clearhead.kernels.problem import Problem, viewers
 from clearhead.kernels.tiled import Tile, Workspace, add_query_rows, key_rows, put_query_rows
-from clearhead.observables import Observables
+from clearhead.measuring import Measuring
 
 TILE_KEYS = 1024  # wider than without looking: the search for the k largest costs less the more keys it is spread over
 BLOCK_BYTES = 32 << 20  # logits of one block of rows over the heads taken together; its weights need as much again
@@ -38,9 +38,7 @@ class Part(NamedTuple):
     visible: Tensor | None
 
 
-def observe(
-    problem: Problem, observables: Observables, offset: int, padded: Tensor | None
-) -> tuple[Tensor, dict[str, Tensor]]:
+def observe(problem: Problem, measuring: Measuring) -> tuple[Tensor, dict[str, Tensor]]:
     """Output in the inputs' dtype, and what was measured in the compute dtype; gradients are not recorded."""
     p = tiled.ready(problem)
     out, lse = tiled.empty_results(p, problem.query.dtype)
@@ -48,8 +46,8 @@ def observe(
     work = Workspace(p.query)
     # Where labels, a dense mask or −inf in a bias hide keys, an interval does not say how many a query sees.
     checked = p.plan.query_labels is not None or p.plan.dense is not None or p.bias is not None
-    rows = _RowQuantities(p, observables, offset, checked, work)
-    pooled = _PooledQuantities(p, observables, padded, checked)
+    rows = _RowQuantities(p, measuring, checked, work)
+    pooled = _PooledQuantities(p, measuring, checked)
     for tiles in tiled.row_blocks(p, BLOCK_BYTES, TILE_KEYS):
         parts = _parts(p, tiles, work)
         if not parts:
@@ -72,6 +70,7 @@ def observe(
         for part, mine in zip(parts, own, strict=True):
             part.weights.mul_(tiled.share(mine, total))
             rows.add_tile(part.tile, part.weights, part.visible)
+        rows.add_ranked(parts)
         pooled.add_block(parts)
     return out, {"lse": lse} | rows.end(lse) | pooled.end()
 
@@ -94,8 +93,9 @@ def _parts(p: Problem, tiles: list[Tile], work: Workspace) -> list[Part]:
 class _RowQuantities:
     """What is measured for each query by itself."""
 
-    def __init__(self, p: Problem, observables: Observables, offset: int, checked: bool, work: Workspace) -> None:
-        self.p, self.want, self.offset, self.checked, self.work = p, observables, offset, checked, work
+    def __init__(self, p: Problem, measuring: Measuring, checked: bool, work: Workspace) -> None:
+        self.p, self.m, self.want, self.checked, self.work = p, measuring, measuring.want, checked, work
+        want = measuring.want
         B, Hq, Tq, _ = p.query.shape
         self.Tk = p.key.shape[2]
 
@@ -106,21 +106,30 @@ class _RowQuantities:
         found = self.found
         spans = (p.plan.hi - p.plan.lo).clamp(min=0)[:, None]  # (b, 1, tq)
         found["visible"] = torch.zeros(B, Hq, Tq, dtype=torch.int64, device=spans.device) if checked else spans.long()
-        if observables.max_logit:
+        if want.max_logit:
             found["max_logit"] = zeros() - torch.inf
-        if observables.entropy:
-            found["entropy"] = zeros()
-        if observables.top_k:
-            found["top_keys"] = zeros(observables.top_k).long() - 1
-            found["top_weights"] = zeros(observables.top_k)
-        if observables.positions:
-            found |= {name: zeros() for name in ("self_weight", "previous_weight", "first_weight")}
-        if observables.distance:
-            found["distance"] = zeros()
-        if observables.rows:
-            found["rows"] = p.query.new_zeros(B, Hq, len(observables.rows), self.Tk)
-        if observables.token_ids is not None:
-            found |= {name: zeros() for name in ("same_token", "after_same_token")}
+        if want.top_k:
+            found |= {"top_keys": zeros(want.top_k).long() - 1, "top_weights": zeros(want.top_k)}
+        if want.top_k and measuring.value_norm is not None:
+            found["top_contribution_keys"] = zeros(want.top_k).long() - 1
+            found["top_contributions"] = zeros(want.top_k)
+        if want.group_top_k:
+            found["group_top_keys"] = zeros(measuring.groups, want.group_top_k).long() - 1
+            found["group_top_weights"] = zeros(measuring.groups, want.group_top_k)
+        sums = {
+            "entropy": want.entropy,
+            "sum_squares": want.sum_squares,
+            **dict.fromkeys(("self_weight", "previous_weight", "first_weight"), want.positions),
+            "distance": want.distance,
+            **dict.fromkeys(("same_token", "after_same_token"), measuring.tokens is not None),
+        }
+        found |= {name: zeros() for name, wanted in sums.items() if wanted}
+        if want.distance_histogram:
+            found["distance_histogram"] = zeros(measuring.bins)
+        if measuring.key_groups is not None:
+            found["group_weight"] = zeros(measuring.groups)
+        if want.rows:
+            found["rows"] = p.query.new_zeros(B, Hq, len(want.rows), self.Tk)
 
     def add_block(
         self,
@@ -140,6 +149,37 @@ class _RowQuantities:
             keys, values = top_k([(part.tile.j0, part.z) for part in parts], self.want.top_k)
             put_query_rows(found["top_keys"], s, groups, keys)
             put_query_rows(found["top_weights"], s, groups, tiled.share(values - anchor, total))
+        if self.want.group_top_k and self.m.key_groups is not None:
+            labels = tiled.samples(self.m.key_groups, s)
+            for g in range(self.m.groups):
+                inside = [
+                    (part.tile.j0, self._hidden(part, labels[:, part.tile.j0 : part.tile.j1] != g)) for part in parts
+                ]
+                keys, values = top_k(inside, self.want.group_top_k)
+                put_query_rows(found["group_top_keys"][..., g, :], s, groups, keys)
+                put_query_rows(found["group_top_weights"][..., g, :], s, groups, tiled.share(values - anchor, total))
+
+    def add_ranked(self, parts: list[Part]) -> None:
+        """What is ranked by more than the weights, which are those of whole rows by now."""
+        norms = self.m.value_norm
+        if norms is None or not self.want.top_k:
+            return
+        s, groups, ranked = parts[0].tile, self.p.groups, []
+        for part in parts:
+            t = part.tile
+            norm = norms[t.b0 : t.b1, t.h0 * groups : t.h1 * groups, None, t.j0 : t.j1]
+            amount = part.weights.view(*norm.shape[:2], t.i1 - t.i0, -1) * norm
+            if part.visible is not None:
+                amount = torch.where(part.visible, amount, -torch.inf)
+            ranked.append((t.j0, amount.reshape(part.weights.shape)))
+        keys, values = top_k(ranked, self.want.top_k)
+        put_query_rows(self.found["top_contribution_keys"], s, groups, keys)
+        put_query_rows(self.found["top_contributions"], s, groups, torch.where(keys < 0, 0.0, values))
+
+    def _hidden(self, part: Part, keys: Bool[Tensor, "b keys"]) -> Tensor:
+        """A tile's logits with some keys hidden."""
+        grid = part.z.view(part.tile.b1 - part.tile.b0, -1, part.z.shape[-1])
+        return grid.masked_fill(keys[:, None], -torch.inf).view(part.z.shape)
 
     def _entropy(self, parts: list[Part], own: list[Tensor], anchor: Tensor, total: Tensor) -> Tensor:
         """Σ p (L − z), each tile's logits measured from its maximum, where the numbers are small and nothing cancels."""
@@ -163,7 +203,7 @@ class _RowQuantities:
         """What is linear in the weights, which are those of the whole row by now."""
         p, found, want = self.p, self.found, self.want
         j = torch.arange(s.j0, s.j1, device=weights.device)
-        a = (torch.arange(s.i0, s.i1, device=weights.device) + self.offset).repeat(p.groups)  # absolute positions
+        a = (torch.arange(s.i0, s.i1, device=weights.device) + self.m.offset).repeat(p.groups)  # positions
 
         def add(name: str, rows: Tensor) -> None:
             add_query_rows(found[name], s, p.groups, rows)
@@ -172,39 +212,60 @@ class _RowQuantities:
             shape = (s.b1 - s.b0, (s.h1 - s.h0) * p.groups, s.i1 - s.i0)
             add("visible", visible.sum(-1).expand(shape) if visible is not None else torch.full(shape, s.j1 - s.j0))
         if want.positions:
-            begin, end = s.i0 + self.offset, s.i1 + self.offset
+            begin, end = s.i0 + self.m.offset, s.i1 + self.m.offset
             if s.j0 < end and begin < s.j1:
                 add("self_weight", _weight_at(weights, a, s))
             if s.j0 < end - 1 and begin - 1 < s.j1:
                 add("previous_weight", _weight_at(weights, a - 1, s))
-            if s.j0 == 0:
+            if s.j0 == 0 and want.first_key == 0:
                 add("first_weight", weights[..., 0])
         if want.distance:
             # Measured from the tile's own corner, so that the sum holds small numbers however far along the text it is.
-            corner = s.i0 + self.offset - s.j0
+            corner = s.i0 + self.m.offset - s.j0
             inside = (s.j0 - j).to(weights.dtype)
             add("distance", weights @ inside + weights.sum(-1) * (a - a[0] + corner))
+        if want.sum_squares:
+            add("sum_squares", torch.linalg.vecdot(weights, weights))
+        if want.distance_histogram:
+            self._add_distances(s, weights)
+        if self.m.key_groups is not None:
+            members = one_hot(tiled.samples(self.m.key_groups, s)[:, s.j0 : s.j1], self.m.groups).to(weights.dtype)
+            grid = weights.view(s.b1 - s.b0, -1, s.j1 - s.j0)
+            add("group_weight", grid @ members)
         if want.rows:
             grid = weights.view(s.b1 - s.b0, -1, s.i1 - s.i0, s.j1 - s.j0)
             heads = slice(s.h0 * p.groups, s.h1 * p.groups)
             for n, row in enumerate(row % p.query.shape[2] for row in want.rows):
                 if s.i0 <= row < s.i1:
                     found["rows"][s.b0 : s.b1, heads, n, s.j0 : s.j1] = grid[:, :, row - s.i0]
-        if want.token_ids is not None:
-            self._add_token_relations(s, weights, want.token_ids, a[: s.i1 - s.i0])
+        if self.m.tokens is not None:
+            self._add_token_relations(s, weights, self.m.tokens, a[: s.i1 - s.i0])
 
-    def _add_token_relations(self, s: Tile, weights: Tensor, ids: Tensor, a: Tensor) -> None:
-        ids = tiled.samples(torch.atleast_2d(ids.to(weights.device)), s)
-        j = torch.arange(s.j0, s.j1, device=weights.device)
-        known = ((a >= 0) & (a < self.Tk))[:, None]
-        mine = ids[:, a.clamp(0, self.Tk - 1), None]
-        before = ids.roll(1, dims=-1)
+    def _add_distances(self, s: Tile, weights: Tensor) -> None:
+        """Bins of the distance histogram, each of which meets the tile in one piece of every row on either side."""
+        i = torch.arange(s.i0 + self.m.offset, s.i1 + self.m.offset, device=weights.device)
+        away = (i[:, None] - torch.arange(s.j0, s.j1, device=weights.device)).abs()
+        nearest, farthest = int(away.min()), int(away.max())
+        grid = weights.view(-1, s.i1 - s.i0, s.j1 - s.j0)
+        found = self.found["distance_histogram"]
+        for n in range(nearest.bit_length(), farthest.bit_length() + 1):
+            low, high = 2**n >> 1, 2**n
+            inside = grid
+            if low > nearest or high <= farthest:
+                inside = torch.where((away >= low) & (away < high), grid, 0.0)
+            add_query_rows(found[..., n], s, self.p.groups, inside.sum(-1).view(weights.shape[:2]))
+
+    def _add_token_relations(self, s: Tile, weights: Tensor, text: Tensor, a: Tensor) -> None:
+        text, n = tiled.samples(text, s), text.shape[1]
+        places, j = a + self.want.first_key, torch.arange(s.j0, s.j1, device=weights.device)
+        known = ((places >= 0) & (places < n))[:, None]
+        mine, at = text[:, places.clamp(0, n - 1), None], j + self.want.first_key
         grid = weights.view(s.b1 - s.b0, -1, s.i1 - s.i0, s.j1 - s.j0)
         for name, theirs, where in (
-            ("same_token", ids, known & (j < a[:, None])),
-            ("after_same_token", before, known & (j <= a[:, None]) & (j >= 1)),
+            ("same_token", text[:, at], known & (j < a[:, None])),
+            ("after_same_token", text[:, (at - 1).clamp(min=0)], known & (j <= a[:, None]) & (at >= 1)),
         ):
-            match = (theirs[:, None, s.j0 : s.j1] == mine) & where  # (1 or b, rows, keys)
+            match = (theirs[:, None] == mine) & where  # (1 or b, rows, keys)
             add_query_rows(self.found[name], s, self.p.groups, torch.where(match[:, None], grid, 0.0).sum(-1))
 
     def end(self, lse: Tensor) -> dict[str, Tensor]:
@@ -285,15 +346,27 @@ def _ordered(keys: Int[Tensor, "n rows m"], values: Float[Tensor, "n rows m"], k
 class _PooledQuantities:
     """What is added up over queries: received weight of every key, and the map."""
 
-    def __init__(self, p: Problem, observables: Observables, padded: Tensor | None, checked: bool) -> None:
-        self.p, self.want, self.padded, self.checked = p, observables, padded, checked
+    def __init__(self, p: Problem, measuring: Measuring, checked: bool) -> None:
+        self.p, self.m, self.want, self.checked = p, measuring, measuring.want, checked
         B, Hq, Tq, _ = p.query.shape
         Tk = p.key.shape[2]
         self.found: dict[str, Tensor] = {}
-        if observables.received:
-            self.found["received"] = p.query.new_zeros(B, Hq, Tk, dtype=torch.float64)
-        if observables.map:
-            self.rows, self.columns = (_bounds(T, observables.map) for T in (Tq, Tk))
+
+        def zeros(*more: int) -> Tensor:
+            return p.query.new_zeros(B, Hq, *more, Tk, dtype=torch.float64)
+
+        if self.want.received:
+            self.found["received"] = zeros()
+            if checked:
+                self.found["viewers"] = torch.zeros(B, Hq, Tk, dtype=torch.int64, device=p.query.device)
+            else:
+                self.found["viewers"] = viewers(p.plan, measuring.padded, Tk)[:, None]
+            if measuring.query_groups is not None:
+                self.found["received_by_group"] = zeros(measuring.groups)
+        if measuring.row_weights is not None:
+            self.found["weighted_received"] = zeros()
+        if self.want.map:
+            self.rows, self.columns = (self.want.map_bounds(T) for T in (Tq, Tk))
             cells = (len(self.rows) - 1, len(self.columns) - 1)
             self.found |= {name: p.query.new_zeros(B, Hq, *cells) for name in ("map_mean", "map_max")}
             self.counts = p.query.new_zeros(B, Hq if checked else 1, *cells)
@@ -307,12 +380,12 @@ class _PooledQuantities:
 
     def add_block(self, parts: list[Part]) -> None:
         """Add one block of rows, its weights being those of whole rows by now."""
-        if not (self.want.received or self.want.map):
+        if not (self.want.received or self.want.map or self.m.row_weights is not None):
             return
         s = parts[0].tile
         real = None
-        if self.padded is not None:
-            real = ~tiled.samples(self.padded, s)[:, s.i0 : s.i1]
+        if self.m.padded is not None:
+            real = ~tiled.samples(self.m.padded, s)[:, s.i0 : s.i1]
         heads = slice(s.h0 * self.p.groups, s.h1 * self.p.groups)
         cells = _pieces(self.rows, s.i0, s.i1) if self.want.map else [(0, slice(0, s.i1 - s.i0))]
         members = self.p.query.new_zeros(len(cells), s.i1 - s.i0)
@@ -327,15 +400,20 @@ class _PooledQuantities:
             if real is not None:
                 grid = torch.where(real[:, None, :, None], grid, 0.0)  # where, not times: padding may hold NaN
             sums[..., keys] = members @ grid
+            self._add_to_keys(s, heads, keys, grid)
             if self.want.map:
                 for n, (_, rows) in enumerate(cells):
                     torch.amax(grid[:, :, rows], 2, out=tops[:, :, n, keys])
         if self.want.received:
             self.found["received"][s.b0 : s.b1, heads] += sums.sum(2)
+        if self.checked and (self.want.received or self.want.map):
+            counts = self._count_pairs(parts, members, real)
+            if self.want.received:
+                self.found["viewers"][s.b0 : s.b1, heads] += counts.sum(2).long()
         if not self.want.map:
             return
         pooled, highest = self._columns(sums).sum(-1), self._columns(tops).amax(-1)
-        seen = self._seen_by_cell(parts, members, real)
+        seen = self._columns(counts).sum(-1) if self.checked else self._seen_by_interval(s, members, real)
         for n, (cell, _) in enumerate(cells):
             self.found["map_mean"][s.b0 : s.b1, heads, cell] += pooled[:, :, n]
             if self.checked:
@@ -345,22 +423,35 @@ class _PooledQuantities:
             target = self.found["map_max"][s.b0 : s.b1, heads, cell]
             torch.maximum(target, highest[:, :, n], out=target)
 
+    def _add_to_keys(self, s: Tile, heads: slice, keys: slice, grid: Float[Tensor, "b h rows keys"]) -> None:
+        """What a tile's keys receive from every group of queries, and by the weights of rows."""
+        if "received_by_group" in self.found and self.m.query_groups is not None:
+            members = one_hot(tiled.samples(self.m.query_groups, s)[:, s.i0 : s.i1], self.m.groups)
+            part = members.mT[:, None].to(grid.dtype) @ grid
+            self.found["received_by_group"][s.b0 : s.b1, heads, :, keys] += part
+        if self.m.row_weights is not None:
+            r = tiled.samples(self.m.row_weights, s)
+            r = r[:, heads if r.shape[1] > 1 else slice(None), None, s.i0 : s.i1]
+            self.found["weighted_received"][s.b0 : s.b1, heads, keys] += (r @ grid).squeeze(2)
+
     def _columns(self, x: Tensor) -> Tensor:
         """(…, keys) as (…, map columns, keys of the column), 0 where there is none."""
         return torch.where(self.inside, x[..., self.cell_columns], 0.0)
 
-    def _seen_by_cell(self, parts: list[Part], members: Tensor, real: Tensor | None) -> Tensor:
-        """How many pairs of each cell may be seen: from the intervals, or counted where those do not say it all."""
+    def _count_pairs(self, parts: list[Part], members: Tensor, real: Tensor | None) -> Tensor:
+        """How many rows of each cell may see each key, (b, h, cells, Tk)."""
         s = parts[0].tile
-        if self.checked:
-            shape = (s.b1 - s.b0, (s.h1 - s.h0) * self.p.groups, len(members), self.p.key.shape[2])
-            counts = members.new_zeros(shape)
-            whole = torch.ones(s.i1 - s.i0, 1, dtype=torch.bool, device=members.device)
-            for part in parts:
-                visible = whole if part.visible is None else part.visible
-                counted = visible if real is None else visible & real[:, None, :, None]
-                counts[..., part.tile.j0 : part.tile.j1] = members @ counted.to(members.dtype)
-            return self._columns(counts).sum(-1)
+        shape = (s.b1 - s.b0, (s.h1 - s.h0) * self.p.groups, len(members), self.p.key.shape[2])
+        counts = members.new_zeros(shape)
+        whole = torch.ones(s.i1 - s.i0, 1, dtype=torch.bool, device=members.device)
+        for part in parts:
+            visible = whole if part.visible is None else part.visible
+            counted = visible if real is None else visible & real[:, None, :, None]
+            counts[..., part.tile.j0 : part.tile.j1] = members @ counted.to(members.dtype)
+        return counts
+
+    def _seen_by_interval(self, s: Tile, members: Tensor, real: Tensor | None) -> Tensor:
+        """How many pairs of each cell may be seen, where the intervals say it all."""
         plan = self.p.plan
         lo, hi = tiled.samples(plan.lo, s), tiled.samples(plan.hi, s)
         lo, hi = lo[:, s.i0 : s.i1, None], hi[:, s.i0 : s.i1, None]
@@ -373,15 +464,12 @@ class _PooledQuantities:
         """Everything measured, sums turned into means."""
         if self.want.map:
             self.found["map_mean"] /= self.counts.clamp(min=1)
-        if self.want.received:
-            self.found["received"] = self.found["received"].to(self.p.query.dtype)
-        return self.found
+        return {n: x.to(self.p.query.dtype) if x.is_floating_point() else x for n, x in self.found.items()}
 
 
-def _bounds(length: int, cells: int) -> list[int]:
-    """Where each of the map's cells begins, and where the last one ends."""
-    cells = min(length, cells)
-    return [c * length // cells for c in range(cells + 1)] if cells else [0]
+def one_hot(groups: Int[Tensor, "b t"], count: int) -> Bool[Tensor, "b t g"]:
+    """Whether each position belongs to each group; −1 belongs to none."""
+    return groups[..., None] == torch.arange(count, device=groups.device)
 
 
 def _pieces(bounds: list[int], i0: int, i1: int) -> list[tuple[int, slice]]:

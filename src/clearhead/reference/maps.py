@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import torch
-from jaxtyping import Bool, Float, Int
+from itertools import pairwise
+
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 
-def cell_bounds(length: int, cells: int) -> Int[Tensor, " cells_plus_1"]:
-    """Where each cell begins, and where the last ends: cell c holds positions bounds[c] ≤ t < bounds[c + 1].
-
-    >>> cell_bounds(10, 4).tolist()
-    [0, 2, 5, 7, 10]
-
-    Cells differ by at most one position; with fewer positions than cells there is one cell a position.
-    """
-    cells = min(length, cells)
-    return torch.arange(cells + 1) * length // max(1, cells)
-
-
 def pooled_map(
-    weights: Float[Tensor, "b hq tq tk"], visible: Bool[Tensor, "b hq tq tk"], cells: int
+    weights: Float[Tensor, "b hq tq tk"], visible: Bool[Tensor, "b hq tq tk"], rows: list[int], columns: list[int]
 ) -> tuple[Float[Tensor, "b hq rows columns"], Float[Tensor, "b hq rows columns"]]:
-    """Mean over the pairs that may be seen, and maximum, of every cell; both 0 where nothing may be seen."""
-    rows, columns = cell_bounds(weights.shape[2], cells).tolist(), cell_bounds(weights.shape[3], cells).tolist()
+    """Mean over the pairs that may be seen, and maximum, of every cell; both 0 where nothing may be seen.
+
+    `rows` and `columns`: where each cell begins, and where the last one ends.
+    """
     means = weights.new_zeros(*weights.shape[:2], len(rows) - 1, len(columns) - 1)
     tops = means.clone()
-    for r in range(len(rows) - 1):
-        for c in range(len(columns) - 1):
-            cell = (..., slice(rows[r], rows[r + 1]), slice(columns[c], columns[c + 1]))
+    for r, (top, bottom) in enumerate(pairwise(rows)):
+        for c, (left, right) in enumerate(pairwise(columns)):
+            cell = (..., slice(top, bottom), slice(left, right))
             seen = visible[cell].sum((-2, -1))
             means[..., r, c] = weights[cell].sum((-2, -1)) / seen.clamp(min=1)
             tops[..., r, c] = weights[cell].amax((-2, -1))

@@ -2,60 +2,94 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from clearhead.observables import Observables
+from clearhead.measuring import Measuring
 from clearhead.reference.attention import Pattern
 from clearhead.reference.maps import pooled_map
 
 
-def observe(
-    pattern: Pattern,
-    observables: Observables,
-    *,
-    offset: int,
-    padded: Bool[Tensor, "#b tq"] | None = None,
-    sinks: Float[Tensor, " hq"] | None = None,
-) -> dict[str, Tensor]:
-    """All that `observables` asks for, by the names of `Observation`.
-
-    `offset` is the position of query 0 on the keys' axis.
-    """
+def observe(pattern: Pattern, measuring: Measuring, *, sinks: Float[Tensor, " hq"] | None = None) -> dict[str, Tensor]:
+    """All that is asked for, by the names of `Observation`; keys are counted from the call's own key 0."""
     z, lse, p, visible = pattern
     b, _, tq, tk = z.shape
+    want = measuring.want
     i = torch.arange(tq, device=z.device)
     j = torch.arange(tk, device=z.device)
-    a = i + offset  # absolute position of every query
-    real = torch.ones(b, tq, dtype=torch.bool, device=z.device) if padded is None else ~padded.expand(b, tq)
+    a = i + measuring.offset  # position of every query
+    real = torch.ones(b, tq, dtype=torch.bool, device=z.device)
+    if measuring.padded is not None:
+        real = ~measuring.padded.expand(b, tq)
+    kept = torch.where(real[:, None, :, None], p, 0.0)
+    seen = visible & real[:, None, :, None]
 
     found: dict[str, Tensor] = {"lse": lse, "visible": visible.sum(-1)}
     if sinks is not None:
         found["sink"] = torch.exp(sinks[None, :, None] - lse)
-    if observables.max_logit:
+    if want.max_logit:
         found["max_logit"] = z.amax(-1) if tk else torch.full_like(lse, -torch.inf)
-    if observables.entropy:
+    if want.entropy:
         found["entropy"] = -torch.where(p == 0, 0.0, p * (z - lse[..., None])).sum(-1)
         if sinks is not None:
             found["entropy"] = found["entropy"] - found["sink"] * (sinks[None, :, None] - lse)
-    if observables.top_k:
-        found["top_keys"], found["top_weights"] = top_k(z, p, observables.top_k)
-    if observables.received:
-        found["received"] = torch.where(real[:, None, :, None], p, 0.0).sum(-2)
-    if observables.positions:
-        for name, at in (("self_weight", a), ("previous_weight", a - 1), ("first_weight", torch.zeros_like(a))):
-            found[name] = torch.where(j == at[:, None], p, 0.0).sum(-1)
-    if observables.distance:
-        found["distance"] = (p * (a[:, None] - j)).sum(-1)
-    if observables.map:
-        kept = real[:, None, :, None]
-        found["map_mean"], found["map_max"] = pooled_map(torch.where(kept, p, 0.0), visible & kept, observables.map)
-    if observables.rows:
-        found["rows"] = p[:, :, list(observables.rows)]
-    if observables.token_ids is not None:
-        found["same_token"], found["after_same_token"] = token_relations(p, observables.token_ids, a)
+    if want.sum_squares:
+        found["sum_squares"] = (p**2).sum(-1)
+    if want.top_k:
+        found["top_keys"], found["top_weights"] = top_k(z, p, want.top_k)
+    if want.received:
+        found["received"] = kept.sum(-2)
+        found["viewers"] = seen.sum(-2)
+    if measuring.row_weights is not None:
+        found["weighted_received"] = (kept * measuring.row_weights[..., None]).sum(-2)
+    if want.positions:
+        at = {"self_weight": a, "previous_weight": a - 1, "first_weight": torch.full_like(a, -want.first_key)}
+        found |= {name: torch.where(j == key[:, None], p, 0.0).sum(-1) for name, key in at.items()}
+    away = a[:, None] - j
+    if want.distance:
+        found["distance"] = (p * away).sum(-1)
+    if want.distance_histogram:
+        found["distance_histogram"] = distance_histogram(p, away, measuring.bins)
+    if want.map:
+        found["map_mean"], found["map_max"] = pooled_map(kept, seen, *(want.map_bounds(n) for n in (tq, tk)))
+    if want.rows:
+        found["rows"] = p[:, :, list(want.rows)]
+    if measuring.tokens is not None:
+        found["same_token"], found["after_same_token"] = token_relations(p, measuring.tokens, a, want.first_key)
+    if measuring.value_norm is not None and want.top_k:
+        amount = p * measuring.value_norm[:, :, None]
+        ranked = torch.where(visible, amount, -torch.inf)
+        found["top_contribution_keys"], found["top_contributions"] = top_k(ranked, amount, want.top_k)
+    if measuring.key_groups is not None and measuring.query_groups is not None:
+        keys, queries = (one_hot(x, measuring.groups) for x in (measuring.key_groups, measuring.query_groups))
+        found["group_weight"] = p @ keys[:, None].to(p.dtype)
+        if want.received:
+            found["received_by_group"] = queries.mT[:, None].to(p.dtype) @ kept
+        if want.group_top_k:
+            inside = [torch.where(keys[:, None, None, :, g], z, -torch.inf) for g in range(measuring.groups)]
+            empty = z.new_zeros(*z.shape[:3], 0, want.group_top_k)
+            best = [(empty.long(), empty)] + [
+                tuple(x.unsqueeze(-2) for x in top_k(x, p, want.group_top_k)) for x in inside
+            ]
+            found["group_top_keys"], found["group_top_weights"] = (torch.cat([x[n] for x in best], -2) for n in (0, 1))
     return found
+
+
+def one_hot(groups: Int[Tensor, "b t"], count: int) -> Bool[Tensor, "b t g"]:
+    """Whether each position belongs to each group; −1 belongs to none."""
+    return groups[..., None] == torch.arange(count, device=groups.device)
+
+
+def distance_histogram(
+    weights: Float[Tensor, "b hq tq tk"], away: Int[Tensor, "tq tk"], bins: int
+) -> Float[Tensor, "b hq tq bins"]:
+    """Weight at distances of 0, 1, 2-3, 4-7, … tokens, to either side."""
+    ends = [0, *(2**n for n in range(bins))]
+    each = [(away.abs() >= low) & (away.abs() < high) for low, high in pairwise(ends)]
+    return torch.stack([torch.where(inside, weights, 0.0).sum(-1) for inside in each], -1)
 
 
 def top_k(
@@ -71,18 +105,25 @@ def top_k(
 
 
 def token_relations(
-    weights: Float[Tensor, "b hq tq tk"], ids: Int[Tensor, "*b tk"], positions: Int[Tensor, " tq"]
+    weights: Float[Tensor, "b hq tq tk"],
+    text: Int[Tensor, "#b n"],
+    positions: Int[Tensor, " tq"],
+    first_key: int,
 ) -> tuple[Float[Tensor, "b hq tq"], Float[Tensor, "b hq tq"]]:
-    """Σ_{j<a_i, t_j = t_i} p_ij and Σ_{1≤j≤a_i, t_{j−1} = t_i} p_ij. Queries before key 0 have no token and get 0."""
-    ids = torch.atleast_2d(ids.to(weights.device))  # (1 or b, tk)
-    if ids.shape[-1] == 0:
+    """Σ_{j<a_i, t_j = t_i} p_ij and Σ_{1≤j≤a_i, t_{j−1} = t_i} p_ij. Queries that stand outside the text get 0.
+
+    `text` holds the tokens of the whole text, that of key 0 at `first_key`; `positions` count from key 0.
+    """
+    n, tk = text.shape[1], weights.shape[3]
+    if n == 0:
         nothing = weights.new_zeros(weights.shape[:-1])
         return nothing, nothing
-    j = torch.arange(ids.shape[-1], device=weights.device)
-    known = (positions >= 0) & (positions < ids.shape[-1])
-    mine = ids[:, positions.clamp(0, ids.shape[-1] - 1)]  # (1 or b, tq)
-    earlier = known[:, None] & (j < positions[:, None])
-    same = (ids[:, None, :] == mine[..., None]) & earlier
-    before = ids.roll(1, dims=-1)  # token in front of key j; key 0 has none
-    after = (before[:, None, :] == mine[..., None]) & (known[:, None] & (j <= positions[:, None]) & (j >= 1))
+    j = torch.arange(tk, device=weights.device)
+    places = positions + first_key
+    known = (places >= 0) & (places < n)
+    mine = text[:, places.clamp(0, n - 1)]  # (#b, tq)
+    same = (text[:, None, first_key : first_key + tk] == mine[..., None]) & (known[:, None] & (j < positions[:, None]))
+    before = text[:, (j + first_key - 1).clamp(min=0)]
+    told = known[:, None] & (j <= positions[:, None]) & (j + first_key >= 1)
+    after = (before[:, None] == mine[..., None]) & told
     return (weights * same[:, None]).sum(-1), (weights * after[:, None]).sum(-1)

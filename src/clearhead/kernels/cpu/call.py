@@ -56,6 +56,12 @@ DECODED, CHUNK, DIRTY = _one(), _one(), _one()  # decoding: room for chunks, key
 OBSERVING, MERGING = _one(), _one()
 K, TOP_KEYS, TOP_WEIGHTS, MAX_LOGIT, ENTROPY, VISIBLE = (_one() for _ in range(6))
 SELF, PREVIOUS, FIRST, DISTANCE, SAME, AFTER_SAME, TOKENS, TOKENS_B = (_one() for _ in range(8))
+POSITION, TOKENS_N, FIRST_KEY, SQUARES, HISTOGRAM, BINS = (_one() for _ in range(6))
+GROUPS_N, KEY_GROUPS, KEY_GROUPS_B, QUERY_GROUPS, QUERY_GROUPS_B = (_one() for _ in range(5))
+GROUP_WEIGHT, GROUP_K, GROUP_TOP_KEYS, GROUP_TOP_WEIGHTS, BY_GROUP_OUT = (_one() for _ in range(5))
+NORMS, CONTRIBUTION_KEYS, CONTRIBUTIONS = (_one() for _ in range(3))
+ROW_WEIGHTS, ROW_WEIGHTS_B, ROW_WEIGHTS_H, WEIGHTED, WEIGHTED_OUT = (_one() for _ in range(5))
+CHANNELS, VIEWERS, VIEWERS_OUT, MAP_ROW_BOUNDS = (_one() for _ in range(4))
 RECEIVED, RECEIVED_OUT, PADDED, PADDED_B, ROWS, ROW_COUNT, ROW_NUMBERS, LONGEST = (_one() for _ in range(8))
 MAP_ROWS, MAP_COLUMNS, MAP_ROW, MAP_COLUMN, MAP_COLUMN_BOUNDS = (_one() for _ in range(5))
 MAP_SUM, MAP_MAX, MAP_COUNT, MAP_MEAN_OUT, MAP_MAX_OUT = (_one() for _ in range(5))
@@ -84,6 +90,11 @@ class Builder:
         """Where a contiguous tensor or array begins."""
         self.held.append(x)
         self.numbers[place] = x.data_ptr() if isinstance(x, Tensor) else x.buffer_info()[0]
+
+    def labels(self, place: int, step: int, x: Tensor) -> None:
+        """Where a contiguous (B or 1, T) tensor begins, and its step from sample to sample, 0 where all share one."""
+        self.address(place, x)
+        self.numbers[step] = x.shape[1] if len(x) > 1 else 0
 
     def strided(self, place: int, x: Tensor) -> None:
         """Where a tensor of four dimensions begins, and its strides; 0 for dimensions of one entry, which broadcast."""

@@ -16,11 +16,14 @@ import numba
 from numba import float32, int32, int64
 
 from clearhead.kernels.cpu import call as at
-from clearhead.kernels.cpu import observe
+from clearhead.kernels.cpu import kept
 from clearhead.kernels.cpu import strip as strips
+from clearhead.kernels.cpu.kept import NEVER
 from clearhead.kernels.cpu.logits import HIDDEN, finish_logits, read_intervals, tensor_hides_all
 from clearhead.kernels.cpu.machine import BLOCK, shape
-from clearhead.kernels.cpu.observe import NEVER
+from clearhead.kernels.cpu.observe import when_done
+from clearhead.kernels.cpu.per_key import begin_part, merge_head
+from clearhead.kernels.cpu.per_query import finish_rows
 from clearhead.kernels.cpu.powers import LN_2, LOG2_E, exp2, log2
 from clearhead.kernels.cpu.rows import FLOAT32, all_finite, lay, lift, number, read_row, write_row
 from clearhead.kernels.cpu.strip import rounded_up
@@ -248,7 +251,7 @@ def attend_strips(c, b, h, part, number_, count, scratch, careful):
     value = b * c[at.VALUE_B] + kv * c[at.VALUE_H]
     query = b * c[at.QUERY_B] + h * c[at.QUERY_H]
     observing = c[at.OBSERVING] != 0
-    each = strips.size(c) + (observe.size(c) if observing else 0)
+    each = strips.size(c) + (kept.size(c) if observing else 0)
     scores = after(scratch, count * each)
     staged_keys = after(scores, BLOCK * LANES)
     staged_values = after(staged_keys, BLOCK * D)
@@ -272,7 +275,7 @@ def attend_strips(c, b, h, part, number_, count, scratch, careful):
         read_intervals(c, b, i0, lo, after(lo, LANES), spans)
         begin, end = min(begin, spans[0]), max(end, spans[3])
         if observing:
-            observe.begin(c, after(strip, strips.size(c)))
+            kept.begin(c, after(strip, strips.size(c)))
     for j0 in range(begin // BLOCK * BLOCK, end, BLOCK):
         j1 = min(j0 + BLOCK, TK)
         if keys_in_place and (j1 - j0) % ROWS == 0:
@@ -302,7 +305,7 @@ def attend_strips(c, b, h, part, number_, count, scratch, careful):
             if first == last:
                 continue
             watched, block = after(strip, strips.size(c)), (j0 - spans[0] // BLOCK * BLOCK) // BLOCK
-            s = observe.weights(c, watched, block) if observing else scores
+            s = kept.weights(c, watched, block) if observing else scores
             middle = upper_from(spans, j0, first, last)
             multiply_keys(k, k_row, strip, D, first, middle, last, s)
             finish_logits(c, s, b, h, i0, j0, first, last, lo, after(lo, LANES), spans, as_ints(rows))
@@ -311,9 +314,9 @@ def attend_strips(c, b, h, part, number_, count, scratch, careful):
             else:
                 shrink = softmax_block(s, first, last, top, total)
             if observing:
-                done = observe.block_rows(watched, block)
+                done = kept.block_rows(watched, block)
                 done[0], done[1] = int32(first), int32(last)
-                store(observe.block_factor(watched, block), 0, load(top, 0))
+                store(kept.block_factor(watched, block), 0, load(top, 0))
             for d in range(wide):
                 store(o, d * LANES, load(o, d * LANES) * shrink)
             add_values(u, u_row, s, first, middle, last, wide, o)
@@ -330,8 +333,8 @@ def attend_strips(c, b, h, part, number_, count, scratch, careful):
             row = (b * c[at.HQ] + h) * c[at.TQ] + i0
             top, total = load(strips.top(c, strip), 0), load(strips.total(c, strip), 0)
             watched = after(strip, strips.size(c))
-            observe.finish_rows(c, watched, h, row, min(LANES, c[at.TQ] - i0), top, total, held)
-            observe.when_done(c, b, h, part, strip, watched, i0, scores)
+            finish_rows(c, watched, h, row, min(LANES, c[at.TQ] - i0), top, total, held)
+            when_done(c, b, h, part, strip, watched, i0, scores)
     return clean
 
 
@@ -341,7 +344,7 @@ def attend_part(c, b, h, part, scratch):
     bounds = longs_at(c[at.TASKS])
     slot = (b * c[at.HQ] + h) * c[at.PARTS] + part
     if c[at.OBSERVING] != 0:
-        observe.begin_part(c, slot)
+        begin_part(c, slot)
     for strip in range(bounds[part], bounds[part + 1], c[at.STRIPS_A_TASK]):
         count = min(c[at.STRIPS_A_TASK], bounds[part + 1] - strip)
         careful = False
@@ -353,7 +356,7 @@ def attend_part(c, b, h, part, scratch):
 def task(c, ticket, scratch):
     """A part of a head, the last rows, which see most, first; or, afterwards, a head whose parts are to be merged."""
     if c[at.MERGING] != 0:
-        observe.merge_head(c, ticket, scratch)
+        merge_head(c, ticket, scratch)
         return
     head, part = ticket // c[at.PARTS], c[at.PARTS] - 1 - ticket % c[at.PARTS]
     attend_part(c, head // c[at.HQ], head % c[at.HQ], part, scratch)

@@ -18,7 +18,8 @@ from clearhead.kernels.cpu import call as at
 from clearhead.kernels.cpu import threads
 from clearhead.kernels.cpu.call import Builder, describe
 from clearhead.kernels.cpu.machine import BLOCK, CHAINS, shape
-from clearhead.kernels.problem import Gradients, Problem, tighten
+from clearhead.kernels.problem import Gradients, Problem, tighten, viewers
+from clearhead.measuring import Measuring
 from clearhead.observables import Observables
 
 ALONE = 200_000  # multiply-adds that are done before another thread has woken up
@@ -28,7 +29,9 @@ DECODED_CHUNK = 512  # keys; smaller chunks cost more in merging than they save 
 GRADIENTS = 16  # tasks of the backward pass, over all key heads, as far as there is memory
 PARTIAL_BYTES = 64 << 20  # for its sums by part
 KEPT = 1 << 20  # bytes of weights that are kept while they are observed
+SINGLE = 13  # vectors of one number a query that measuring a strip works with, as `observe` lays them out
 SUMMED = 64  # parts, over all heads, in which observing adds up over queries: enough for the threads of most machines
+LEAST_TASKS = 24  # over all heads, however much room their sums need
 
 
 def attention(problem: Problem) -> tuple[Tensor, Tensor]:
@@ -187,37 +190,41 @@ def _scratch(p: Problem, together: int) -> int:
     return together * strip + BLOCK * (lanes + D + 2 * wide + 1) + lanes * (max(D, wide, 1) + 1)
 
 
-def observe(
-    problem: Problem, observables: Observables, offset: int, padded: Tensor | None
-) -> tuple[Tensor, dict[str, Tensor]]:
+def observe(problem: Problem, measuring: Measuring) -> tuple[Tensor, dict[str, Tensor]]:
     """Output in the inputs' dtype, and what was measured in float32; gradients are not recorded."""
     p = dataclasses.replace(problem, plan=tighten(problem.plan))
     out, lse, call = _begin(p)
     B, Hq, Tq, _ = p.query.shape
-    Tk, lanes = p.key.shape[2], shape().lanes
+    lanes, m = shape().lanes, measuring
     strips = -(-Tq // lanes)
     spans = _spans(p, lanes)
     longest = max(BLOCK, int(spans.max(initial=0)))
-    columns = min(Tk, observables.map)
     # Weights are kept until a strip is done; fewer strips at a time keep them in the second-level cache.
     together = max(1, min(STRIPS, KEPT // (4 * lanes * longest)))
-    parts = max(1, min(-(-strips // together), -(-SUMMED // max(1, B * Hq))))
-    found = _results(p, observables, padded, call, parts)
+    heads = max(1, B * Hq)  # every part has sums of its own, so fewer parts where each has many; some for every thread
+    wanted = max(-(-SUMMED // (heads * (1 + m.groups))), -(-LEAST_TASKS // heads))
+    parts = max(1, min(-(-strips // together), wanted))
+    found = _results(p, m, call, parts)
     if B * Hq * Tq:
         _cut(call, _even_parts(spans, parts), together)
         call.put(at.OBSERVING, 1)
         call.put(at.LONGEST, longest)
         watched = (2 + 2 * (longest // BLOCK) + longest) * lanes
-        search = 2 + 2 * observables.top_k + 2 * (2 * observables.top_k + 16) + longest
-        floats = _scratch(p, together) + together * watched + (10 + max(4 * _padded_columns(columns), search)) * lanes
+        search = 2 + 2 * m.want.top_k + 2 * (2 * m.want.top_k + 16) + longest
+        work = max(4 * call.numbers[at.MAP_COLUMNS], search, 2 * m.groups * m.want.group_top_k)
+        floats = _scratch(p, together) + together * watched + (SINGLE + m.groups + m.bins + work) * lanes
         threads.run("forward", call, floats, B * Hq * parts)
-        if observables.received or observables.map:
+        if call.numbers[at.RECEIVED] or call.numbers[at.WEIGHTED] or m.want.map:
             call.put(at.MERGING, 1)
             threads.run("forward", call, floats, B * Hq)
     if "visible" in found:
         found["visible"] = found["visible"].to(torch.int64)
     else:  # in front, as every implementation names it
         found = {"visible": (p.plan.hi - p.plan.lo).clamp(min=0)[:, None].to(torch.int64)} | found
+    if "viewers" in found:
+        found["viewers"] = found["viewers"].to(torch.int64)
+    elif m.want.received:
+        found["viewers"] = viewers(p.plan, m.padded, p.key.shape[2])[:, None]
     found["lse"] = lse
     if p.sinks is not None:
         found["sink"] = torch.exp(p.sinks.float()[:, None] - lse)
@@ -243,13 +250,10 @@ def _even_parts(spans: np.ndarray, parts: int) -> list[int]:
     return [0, *bounds.tolist(), len(spans)]
 
 
-def _results(
-    p: Problem, observables: Observables, padded: Tensor | None, call: Builder, parts: int
-) -> dict[str, Tensor]:
+def _results(p: Problem, measuring: Measuring, call: Builder, parts: int) -> dict[str, Tensor]:
     """Room for everything that is asked for, written down in the call; sums over queries by part, and their totals."""
     B, Hq, Tq, _ = p.query.shape
-    Tk = p.key.shape[2]
-    want, found = observables, dict[str, Tensor]()
+    m, want, found = measuring, measuring.want, dict[str, Tensor]()
 
     def room(name: str, place: int, *more: int, dtype: torch.dtype = torch.float32) -> None:
         found[name] = torch.empty(B, Hq, Tq, *more, dtype=dtype)
@@ -258,66 +262,108 @@ def _results(
     checked = p.plan.query_labels is not None or p.plan.dense is not None or p.bias is not None
     if checked:  # intervals do not say how many keys a query may see
         room("visible", at.VISIBLE)
-    if want.max_logit:
-        room("max_logit", at.MAX_LOGIT)
-    if want.entropy:
-        room("entropy", at.ENTROPY)
+    single = (
+        (want.max_logit, "max_logit", at.MAX_LOGIT),
+        (want.entropy, "entropy", at.ENTROPY),
+        (want.sum_squares, "sum_squares", at.SQUARES),
+        (want.positions, "self_weight", at.SELF),
+        (want.positions, "previous_weight", at.PREVIOUS),
+        (want.positions, "first_weight", at.FIRST),
+        (want.distance, "distance", at.DISTANCE),
+        (m.tokens is not None, "same_token", at.SAME),
+        (m.tokens is not None, "after_same_token", at.AFTER_SAME),
+    )
+    for wanted, name, place in single:
+        if wanted:
+            room(name, place)
+    call.put(at.POSITION, m.offset)
+    call.put(at.FIRST_KEY, m.first_key)
     if want.top_k:
+        call.put(at.K, want.top_k)
         room("top_keys", at.TOP_KEYS, want.top_k, dtype=torch.int64)
         room("top_weights", at.TOP_WEIGHTS, want.top_k)
-        call.put(at.K, want.top_k)
-    if want.positions:
-        for name, place in (("self_weight", at.SELF), ("previous_weight", at.PREVIOUS), ("first_weight", at.FIRST)):
-            room(name, place)
-    if want.distance:
-        room("distance", at.DISTANCE)
+    if want.top_k and m.value_norm is not None:
+        room("top_contribution_keys", at.CONTRIBUTION_KEYS, want.top_k, dtype=torch.int64)
+        room("top_contributions", at.CONTRIBUTIONS, want.top_k)
+        call.address(at.NORMS, m.value_norm.contiguous())
+    call.put(at.BINS, m.bins)
+    if want.distance_histogram:
+        room("distance_histogram", at.HISTOGRAM, m.bins)
     if want.rows:
-        found["rows"] = torch.zeros(B, Hq, len(want.rows), Tk)
+        found["rows"] = torch.zeros(B, Hq, len(want.rows), p.key.shape[2])
         call.address(at.ROWS, found["rows"])
         call.address(at.ROW_NUMBERS, torch.tensor([row % Tq for row in want.rows], dtype=torch.int32))
         call.put(at.ROW_COUNT, len(want.rows))
-    if want.token_ids is not None:
-        room("same_token", at.SAME)
-        room("after_same_token", at.AFTER_SAME)
-        tokens = at.small_integers(torch.atleast_2d(want.token_ids))
-        call.address(at.TOKENS, tokens)
-        call.put(at.TOKENS_B, Tk if len(tokens) > 1 else 0)
-    if padded is not None:
-        call.address(at.PADDED, padded.contiguous())
-        call.put(at.PADDED_B, Tq if len(padded) > 1 else 0)
-    if want.received:
-        found["received"] = torch.zeros(B, Hq, Tk)
-        call.address(at.RECEIVED_OUT, found["received"])
-        call.address(at.RECEIVED, torch.empty(B * Hq, parts, Tk, dtype=torch.float64))
+    if m.tokens is not None:
+        call.labels(at.TOKENS, at.TOKENS_B, at.small_integers(m.tokens))
+        call.put(at.TOKENS_N, m.tokens.shape[1])
+    if m.key_groups is not None and m.query_groups is not None:
+        call.labels(at.KEY_GROUPS, at.KEY_GROUPS_B, m.key_groups.to(torch.int32).contiguous())
+        call.labels(at.QUERY_GROUPS, at.QUERY_GROUPS_B, m.query_groups.to(torch.int32).contiguous())
+        call.put(at.GROUPS_N, m.groups)
+        room("group_weight", at.GROUP_WEIGHT, m.groups)
+        if want.group_top_k:
+            call.put(at.GROUP_K, want.group_top_k)
+            room("group_top_keys", at.GROUP_TOP_KEYS, m.groups, want.group_top_k, dtype=torch.int64)
+            room("group_top_weights", at.GROUP_TOP_WEIGHTS, m.groups, want.group_top_k)
+    if m.padded is not None:
+        call.labels(at.PADDED, at.PADDED_B, m.padded.contiguous())
+    _received(p, m, call, parts, found, checked)
     if want.map:
-        rows, columns = (min(T, want.map) for T in (Tq, Tk))
-        padded_columns = _padded_columns(columns)
-        row_of_query, _ = _cells(Tq, rows, rows)
-        column_of_key, bounds = _cells(Tk, columns, padded_columns)
-        call.address(at.MAP_ROW, row_of_query)
-        call.address(at.MAP_COLUMN, column_of_key)
-        call.address(at.MAP_COLUMN_BOUNDS, bounds)
-        for place in (at.MAP_SUM, at.MAP_MAX, *[at.MAP_COUNT] * checked):
-            call.address(place, torch.empty(B * Hq, parts, rows, padded_columns))
-        for name, place in (("map_mean", at.MAP_MEAN_OUT), ("map_max", at.MAP_MAX_OUT)):
-            whole = torch.zeros(B, Hq, rows, padded_columns)
-            call.address(place, whole)
-            found[name] = whole[..., :columns]
-        call.put(at.MAP_ROWS, rows, padded_columns)
+        _map(p, want, call, parts, found, checked)
     return found
 
 
+def _received(p: Problem, m: Measuring, call: Builder, parts: int, found: dict[str, Tensor], checked: bool) -> None:
+    """Room for what keys receive."""
+    B, Hq, Tk = p.query.shape[0], p.query.shape[1], p.key.shape[2]
+
+    def sums(name: str, place: int, out: int, channels: int = 1) -> None:
+        found[name] = torch.zeros(B, Hq, Tk)
+        call.address(out, found[name])
+        call.address(place, torch.empty(B * Hq, parts, channels, Tk, dtype=torch.float64))
+
+    if m.want.received:
+        channels = 1 + m.groups if m.key_groups is not None else 1
+        sums("received", at.RECEIVED, at.RECEIVED_OUT, channels)
+        call.put(at.CHANNELS, channels)
+        if m.key_groups is not None:
+            found["received_by_group"] = torch.zeros(B, Hq, m.groups, Tk)
+            call.address(at.BY_GROUP_OUT, found["received_by_group"])
+        if checked:
+            sums("viewers", at.VIEWERS, at.VIEWERS_OUT)
+    if m.row_weights is not None:
+        weights = m.row_weights.expand(-1, -1, p.query.shape[2]).contiguous()
+        call.address(at.ROW_WEIGHTS, weights)
+        Tq = weights.shape[2]
+        call.put(at.ROW_WEIGHTS_B, Tq * weights.shape[1] if len(weights) > 1 else 0, Tq if weights.shape[1] > 1 else 0)
+        sums("weighted_received", at.WEIGHTED, at.WEIGHTED_OUT)
+
+
+def _map(p: Problem, want: Observables, call: Builder, parts: int, found: dict[str, Tensor], checked: bool) -> None:
+    """Room for the map, and where its cells are."""
+    B, Hq, Tq, _ = p.query.shape
+    row_bounds, column_bounds = (want.map_bounds(T) for T in (Tq, p.key.shape[2]))
+    rows, columns = len(row_bounds) - 1, len(column_bounds) - 1
+    padded_columns = -(-columns // shape().width) * shape().width  # whole registers
+    for place, cells in zip((at.MAP_ROW, at.MAP_ROW_BOUNDS), _cells(tuple(row_bounds), rows), strict=True):
+        call.address(place, cells)
+    column_of_key, bounds = _cells(tuple(column_bounds), padded_columns)
+    call.address(at.MAP_COLUMN, column_of_key)
+    call.address(at.MAP_COLUMN_BOUNDS, bounds.float())
+    for place in (at.MAP_SUM, at.MAP_MAX, *[at.MAP_COUNT] * checked):
+        call.address(place, torch.empty(B * Hq, parts, rows, padded_columns))
+    for name, place in (("map_mean", at.MAP_MEAN_OUT), ("map_max", at.MAP_MAX_OUT)):
+        whole = torch.zeros(B, Hq, rows, padded_columns)
+        call.address(place, whole)
+        found[name] = whole[..., :columns]
+    call.put(at.MAP_ROWS, rows, padded_columns)
+
+
 @functools.lru_cache(maxsize=16)
-def _cells(T: int, cells: int, padded: int) -> tuple[Tensor, Tensor]:
-    """The cell of every position, and where cells begin; cells that only fill a register up begin and end at T."""
-    bounds = np.arange(cells + 1) * T // max(1, cells)
-    cell_of = np.repeat(np.arange(cells, dtype=np.int32), np.diff(bounds))
+def _cells(bounds: tuple[int, ...], cells: int) -> tuple[Tensor, Tensor]:
+    """The cell of every position, and where cells begin; cells that only fill a register up begin and end at the end."""
+    cell_of = np.repeat(np.arange(len(bounds) - 1, dtype=np.int32), np.diff(bounds))
     return torch.from_numpy(cell_of), torch.from_numpy(
-        np.pad(bounds, (0, padded - cells), mode="edge").astype(np.float32)
+        np.pad(np.array(bounds), (0, cells + 1 - len(bounds)), mode="edge")
     )
-
-
-def _padded_columns(columns: int) -> int:
-    """Columns of the map in whole registers."""
-    width = shape().width
-    return -(-columns // width) * width

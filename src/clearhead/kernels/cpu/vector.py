@@ -219,6 +219,12 @@ def lowest_bit(typing, x):
 
 
 @intrinsic
+def count_bits(typing, x):
+    """How many bits of a number are set."""
+    return types.int64(types.uint64), lambda context, builder, sig, args: builder.ctpop(args[0])
+
+
+@intrinsic
 def sum_of(typing, x):
     """The sum over the lanes, in a fixed order: halves on halves."""
 

@@ -85,6 +85,10 @@ def check_seen(observation, p: Tensor, *, atol: float = 2e-6) -> None:
     torch.testing.assert_close(observation.received.double(), p.sum(2), atol=20 * atol, rtol=1e-5)
     rows = real[:, None].expand(B, Hq, Tq)
     entropy = torch.special.entr(p).sum(-1)
+    if "sink" in observation.values:  # one more key
+        sink = 1 - p.sum(-1)
+        torch.testing.assert_close(observation.sink.double()[rows], sink[rows], atol=atol, rtol=1e-5)
+        entropy = entropy + torch.special.entr(sink)
     torch.testing.assert_close(observation.entropy.double()[rows], entropy[rows], atol=20 * atol, rtol=1e-5)
     largest = p.max(-1).values
     torch.testing.assert_close(observation.top_weights[..., 0].double()[rows], largest[rows], atol=atol, rtol=1e-5)

@@ -7,6 +7,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from clearhead.registering import register_when_loaded
+
 if TYPE_CHECKING:
     from clearhead.accelerate import accelerate
     from clearhead.attention import attention, explain, observe
@@ -68,3 +70,4 @@ class _Unloaded(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Unloaded
+register_when_loaded()

@@ -83,7 +83,7 @@ def tighten(plan: Plan) -> Plan:
         if exact:
             labels = key_labels = None
     if dense is not None and dense.numel():
-        first, end, exact = _dense_hull(dense)
+        first, end, exact = dense_hull(dense)
         lo, hi = torch.maximum(lo, first), torch.minimum(hi, end)
         if exact:  # labels may hide some of these keys, on top
             dense = None
@@ -106,7 +106,7 @@ def _label_hull(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, bool]:
     return first, end, contiguous
 
 
-def _dense_hull(dense: Tensor) -> tuple[Tensor, Tensor, bool]:
+def dense_hull(dense: Tensor) -> tuple[Tensor, Tensor, bool]:
     """For every query the first and one past the last key that some head sees, and whether every head sees all between.
 
     Each byte of the mask is read at most three times, and nothing of its size is made (on CPUs, by numpy's searches).

@@ -16,6 +16,7 @@ from clearhead.watch.modules import ModulePath
 from clearhead.watch.multihead import SlowPaths
 from clearhead.watch.recorder import Recorder
 from clearhead.watch.sdpa import Door
+from clearhead.watch.transformers import switched
 
 __all__ = ["watch"]
 
@@ -26,6 +27,7 @@ def watch(
     *,
     observables: Observables | None = None,
     layers: Collection[int] | None = None,
+    registry: bool = True,
 ) -> Iterator[Trace]:
     """Observe every attention call made inside the block: PyTorch's, `nn.MultiheadAttention`'s, and this library's own.
 
@@ -42,6 +44,9 @@ def watch(
         observables: what to measure; default `Observables()`, and what the tokens that the model was given add to it.
         layers: numbers of the layers to observe, counted from 0 in the order they are first met; the others run unseen.
             Default all.
+        registry: whether Hugging Face models that choose their attention function from a registry get this library's, under
+            which their masks are never formed and their softcaps, sinks and windows are honoured. False leaves them as they
+            are: they are seen where they call PyTorch's function.
 
     Yields:
         A `Trace`, filled while the block runs.
@@ -73,12 +78,14 @@ def watch(
         with ExitStack() as stack:
             stack.enter_context(where)
             stack.enter_context(SlowPaths())
+            apart = stack.enter_context(switched(model if registry else None))
             stack.enter_context(Door(recorder.see, recorder.beside, recorder.missed))
             yield recorder.trace
     finally:
         observer.reset(token)
-    if where.passes and not recorder.numbers:
-        warnings.warn(_nothing(recorder), NothingSeenWarning, stacklevel=3)
+    silent = [each for each in apart if not any(name.startswith(each.split(":")[0]) for name, _ in recorder.numbers)]
+    if where.passes and (silent or not recorder.numbers):
+        warnings.warn(_nothing(recorder, silent), NothingSeenWarning, stacklevel=3)
 
 
 def _check_eager(model: nn.Module | None) -> None:
@@ -96,8 +103,15 @@ def _check_eager(model: nn.Module | None) -> None:
             )
 
 
-def _nothing(recorder: Recorder) -> str:
+def _nothing(recorder: Recorder, silent: list[str]) -> str:
     """Why a run may have shown nothing."""
+    if silent:
+        names = ", ".join(each.partition(": ")[2] for each in silent)
+        return (
+            f"watch: no attention call of {names} was seen. It does not choose its attention function from the registry of "
+            "transformers, where watch would be asked, and does not call scaled_dot_product_attention either: it cannot be "
+            "watched. Another class of the same architecture may do."
+        )
     if recorder.unseen:
         told = "; ".join(f"{reason} ({count} calls)" for reason, count in recorder.unseen.items())
         return f"watch: no attention call was observed. Not observed: {told}."

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clearhead.attention import Prepared
 from clearhead.masks import Sizes
-from clearhead.observables import Observables
+from clearhead.observables import Observables, Observation
 from clearhead.trace import Call, Tokens, Trace
 from clearhead.watch.modules import ModulePath
 
@@ -45,6 +45,7 @@ class Recorder:
         self.passing = _Pass(-1)
         self.run = 0
         self.unseen: dict[str, int] = {}  # reasons, and how often
+        self.latest: Observation | None = None  # of the last call, if it was observed
 
     def __call__(self, call: Prepared) -> Tensor:
         """`attention()` was called somewhere inside."""
@@ -57,15 +58,23 @@ class Recorder:
     def see(self, call: Prepared, place: Place | None = None) -> Tensor:
         """Compute a call, observe it if it is wanted, and return its output."""
         layer = self._layer()
+        self.latest = None
         if self.layers is not None and layer not in self.layers:
             return call.attend()
         return self._record(call, place or Place(), layer)
 
-    def beside(self, call: Prepared) -> None:
+    def beside(self, call: Prepared, place: Place | None = None) -> Observation | None:
         """Observe a call whose output the model gets from elsewhere."""
         layer = self._layer()
+        self.latest = None
         if self.layers is None or layer in self.layers:
-            self._record(call, Place(), layer)
+            self._record(call, place or Place(), layer)
+        return self.latest
+
+    def padding(self, B: int, Tq: int) -> Tensor | None:
+        """Padding queries of the stream that reads, as its self-attention in this pass has told; for its cross-attention."""
+        known = self.passing.padding if self.where.passes == self.passing.number else None
+        return known if known is not None and known.shape[1] == Tq and len(known) in (1, B) else None
 
     def _layer(self) -> int:
         """The number of the call that is being made: the same for the same place in the model, pass after pass."""
@@ -95,7 +104,7 @@ class Recorder:
             self.passing.padding = call.mask.padded(Sizes(B, Tq, Tk, call.problem.query.device))
         found = dataclasses.replace(seen, values={n: x for n, x in seen.values.items() if n != "output"})
         made = Call(self.where.name, layer, found, self.run, crosses, None, tokens, keys)
-        self.current[layer] = made
+        self.current[layer], self.latest = made, found
         self.trace.calls.append(made)
         return seen.output
 

@@ -31,7 +31,7 @@ class Door(TorchFunctionMode):
     """
 
     def __init__(
-        self, see: Callable[[Prepared], Tensor], beside: Callable[[Prepared], None], unseen: Callable[[str], None]
+        self, see: Callable[[Prepared], Tensor], beside: Callable[[Prepared], object], unseen: Callable[[str], None]
     ) -> None:
         super().__init__()
         self.see, self.beside, self.unseen = see, beside, unseen
@@ -88,9 +88,9 @@ class Door(TorchFunctionMode):
         if given is None:
             return None, None
         if given.is_inference():  # nobody would notice if it were changed in place
-            return _mask_and_bias(given, Tq, Tk)
+            return mask_and_bias(given, Tq, Tk)
         if self.last is None or self.last[0] is not given or self.last[1] != given._version:
-            self.last = given, given._version, _mask_and_bias(given, Tq, Tk)
+            self.last = given, given._version, mask_and_bias(given, Tq, Tk)
         return self.last[2]
 
 
@@ -131,7 +131,7 @@ def _fitted(x: Tensor, T: int) -> Tensor:
     return x[..., :T, :] if x.shape[-2] >= T else functional.pad(x, (0, 0, 0, T - x.shape[-2]))
 
 
-def _mask_and_bias(given: Tensor, Tq: int, Tk: int) -> tuple[Mask | None, Tensor | None]:
+def mask_and_bias(given: Tensor, Tq: int, Tk: int) -> tuple[Mask | None, Tensor | None]:
     """A mask object where the tensor only allows and forbids, else the tensor as a bias."""
     small = given[tuple(slice(0, 1) if step == 0 else slice(None) for step in given.stride())]
     if given.dtype != torch.bool:

@@ -8,6 +8,7 @@ from torch import nn
 from clearhead import Observables, watch
 from clearhead.roles import roles
 from clearhead.viewer import View
+from clearhead.viewer.data import Shown
 from planted import PATTERNS, Planted
 
 ROLES = list(PATTERNS)
@@ -43,3 +44,9 @@ def planted_view(
 def twice(period: int = 20) -> list[int]:
     """Two copies of `period` different tokens: every role can show."""
     return [*range(period), *range(period)]
+
+
+def planted_shown(ids: list[int], pieces: list[str] | None = None, **given) -> Shown:
+    """The same, as the viewer asks about it."""
+    view = planted_view(ids, pieces, **given)
+    return Shown(view.trace, name="planted", model="planted", prompt=view.prompt, part=view.part)

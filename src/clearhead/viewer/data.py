@@ -1,0 +1,406 @@
+"""`Shown`: one text of a trace, and the answers to what a page asks about it. The only part of the viewer that knows a `Trace`.
+
+What the library has measured is passed on; what it has not is worked out from kept queries and keys, through `Pattern`, or
+is said to be missing. Nothing is computed here that the library computes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clearhead.errors import InputError
+from clearhead.models.tokens import visible
+from clearhead.observables import Observation
+from clearhead.roles import RoleScore, label, roles
+from clearhead.trace import Call, Head, Trace
+from clearhead.viewer.packed import Answer, number, numbers, roots
+
+CELLS = 1 << 20  # most pairs in one answer: 4 MB
+
+# name, what it is called, its unit, what it is
+QUANTITIES: tuple[tuple[str, str, str, str], ...] = (
+    ("entropy", "Entropy", "nats", "How spread out the weights are, the mean over the tokens; uniform attention has the most."),
+    ("entropy_share", "Entropy, of uniform", "", "Entropy divided by that of uniform attention: 1 is as spread out as can be."),
+    ("distance", "Distance", "tokens", "How far back a head looks, the mean over weights and tokens."),
+    ("max_weight", "Largest weight", "", "The weight on the most attended token, the mean over the tokens."),
+    ("max_logit", "Largest logit", "", "The largest logit of any pair."),
+    ("peak", "Largest share received", "", "The share of all weight that the most attended token of the text receives."),
+    ("sink", "Learned sink", "", "The weight on the learned sink, the mean over the tokens."),
+    ("sum_squares", "Sum of squares", "", "A token's squared weights summed, the mean over tokens: 1 is one key alone."),
+)  # fmt: skip
+STRIPS = ("entropy", "received", "received_mean", "first_weight", "previous_weight", "self_weight", "sink", "distance")
+
+
+class Shown:
+    """One sample of a trace, as a page shows it.
+
+    Arguments:
+        trace: what was observed. Of several runs the first is shown; `Trace.runs` are traces of their own.
+        name: what to call it: a file, a model.
+        model: the model's name.
+        prompt: tokens from this position on were written by the model; None: none were.
+        part: what part of a text was read, in words, if not the whole.
+        sample: which sample of a batch.
+        groups: a group's number for every token, −1 for none, and the names of the groups.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        *,
+        name: str,
+        model: str = "",
+        prompt: int | None = None,
+        part: str | None = None,
+        sample: int = 0,
+        groups: tuple[Sequence[int], Sequence[str]] | None = None,
+    ) -> None:
+        if not trace.calls:
+            raise InputError(f"{name}: nothing was observed, there is nothing to show")
+        self.trace, self.name, self.model, self.part, self.sample, self.groups = (
+            trace,
+            name,
+            model,
+            part,
+            sample,
+            groups,
+        )
+        self.heads = trace.heads()
+        self.roles = roles(trace, sample=sample)
+        self.pieces = self._pieces()
+        self.prompt = len(self.pieces) if prompt is None else prompt
+        self._calls = {call.layer: call for call in reversed(trace.calls)}  # the first of each layer
+
+    # ------------------------------------------------------------------------------------------------ what the page asks
+
+    def document(self) -> Answer:
+        """Everything that is one number a head or one word a token."""
+        used = [row for row in QUANTITIES if any(_quantity(c.observation, row[0], 0) for c in self._calls.values())]
+        per_layer = {layer: self._values(call, [row[0] for row in used]) for layer, call in self._calls.items()}
+        return Answer(
+            {
+                "name": self.name,
+                "model": self.model,
+                "tokens": self.pieces,
+                "prompt": self.prompt,
+                "part": self.part,
+                "groups": self._groups(),
+                "quantities": [dict(zip(("key", "label", "unit", "about"), row, strict=True)) for row in used],
+                "layers": [self._layer(call, per_layer[call.layer][1]) for _, call in sorted(self._calls.items())],
+                "heads": [self._head(head, per_layer[head.layer][0]) for head in self.heads],
+                "notable": str(self.notable()),
+                "rollout": self.can_roll_out(),
+                "bytes": {"observed": self.observed_bytes(), "pattern": self.pattern_bytes()},
+            }
+        )
+
+    def maps(self, pool: Literal["mean", "max"] = "mean", heads: Sequence[Head] | None = None) -> Answer:
+        """The pooled map of every head, as square roots in 16 bits; heads without one are left out."""
+        found = {}
+        for head in self.heads if heads is None else heads:
+            values = self._of(head, f"map_{pool}")
+            if values is not None:
+                found[str(head)] = roots(numbers(values))
+        return Answer({"pool": pool}, found)
+
+    def strips(self, head: Head) -> Answer:
+        """What is one number a query or a key, for one head; what was not measured is not there."""
+        self.trace.check(head)
+        observation = self._calls[head.layer].observation
+        arrays = {}
+        for name in STRIPS:
+            if name == "received_mean" and "received" not in observation.values:
+                continue
+            if name == "received_mean" or name in observation.values:
+                values = self._of(head, name)
+                if values is not None:
+                    arrays[name] = numbers(values.float())
+        arrays["visible"] = numbers(self._seen(head).float())
+        facts: dict[str, Any] = {"head": str(head)}
+        if "distance_histogram" in observation.values:
+            h, b = self._calls[head.layer].index(head), self._sample(observation.lse)
+            arrays["histogram"] = numbers(observation.mean("distance_histogram")[b, h].float())
+            null = self._uniform_histogram(head, arrays["histogram"].shape[0])
+            if null is not None:
+                arrays["histogram_null"] = null
+        if "group_mean" in observation.values:
+            values = self._of(head, "group_mean")
+            if values is not None:
+                arrays["group_mean"] = numbers(values.float())
+        return Answer(facts, arrays)
+
+    def tile(self, head: Head, level: int, x: int, y: int, pool: Literal["mean", "max"] = "mean") -> Answer:
+        """One tile of a head's zoomable map, (≤256, ≤256) float32."""
+        return Answer({}, {"cells": numbers(self.pattern(head).tile(level, x, y, pool=pool)[0, 0].float())})
+
+    def crop(self, head: Head, queries: slice, keys: slice, what: str = "weight") -> Answer:
+        """The numbers of a rectangle of pairs; at most `CELLS` of them."""
+        call = self._calls[self.trace.check(head).layer]
+        rows, columns = (len(range(*part.indices(T))) for part, T in zip((queries, keys), _shape(call), strict=True))
+        if rows * columns > CELLS:
+            raise InputError(f"crop: {rows} × {columns} pairs are too many for one answer, at most {CELLS} are given")
+        values = self.pattern(head).crop(queries, keys, what=what)
+        return Answer({"what": what}, {"values": numbers(values[0, 0].float())})
+
+    def line(self, heads: Sequence[Head], axis: Literal["query", "key"], at: int, what: str = "weight") -> Answer:
+        """One row (a query's weights on all keys) or column (a key's weights from all queries), the mean over some heads.
+
+        Where queries and keys were not kept, it is put together from the keys kept for every query: `exact` is then false and
+        what is not known is NaN.
+        """
+        if not heads:
+            raise InputError("heads: none are chosen, name at least one")
+        shapes = {_shape(self._calls[self.trace.check(head).layer]) for head in heads}
+        if len(shapes) > 1:
+            raise InputError(f"heads: of calls with other lengths, {sorted(shapes)}; choose heads of one kind")
+        Tq, Tk = shapes.pop()
+        offset = self._calls[heads[0].layer].observation.offset
+        position, length = (at - offset, Tq) if axis == "query" else (at, Tk)
+        if not 0 <= position < length:
+            first = offset if axis == "query" else 0
+            raise InputError(f"at {at}: there are {length} of them, {first} to {first + length - 1}")
+        exact = all(self.has_pattern(head) for head in heads)
+        read = self._exact_line if exact else self._kept_line
+        if not exact and what != "weight":
+            raise InputError(f"what {what}: queries and keys were not kept, only the largest weights were")
+        total = torch.stack([read(head, axis, position, what).double() for head in heads]).mean(0)
+        facts = {"exact": exact, "axis": axis, "at": at, "offset": offset, "kept": self._kept(heads[0])}
+        return Answer(facts, {"values": numbers(total)})
+
+    def rollout(self, position: int, heads: Sequence[Head] | None = None) -> Answer:
+        """Shares of every token after each layer, from the last down: float64 (layers, T)."""
+        if not self.can_roll_out():
+            raise InputError("rollout: needs the queries and keys of every layer; watch with keep")
+        calls = [call for _, call in sorted(self._calls.items())]
+        shares = None
+        if heads is not None:
+            chosen = set(heads)
+            shares = [[float(h in chosen) for h in call.addresses()] for call in calls]
+            shares = [row if any(row) else [1.0] * len(row) for row in shares]
+        rollout: Any = importlib.import_module("clearhead.rollout").rollout
+        patterns = [_pattern_of(call) for call in calls]
+        found = rollout(patterns, position, batch=self.sample, heads=shares)
+        return Answer(
+            {"position": position, "layers": [c.layer for c in reversed(calls)]}, {"shares": numbers(found.layers)}
+        )
+
+    # ----------------------------------------------------------------------------------------------------- what there is
+
+    def has_pattern(self, head: Head) -> bool:
+        """Whether any weight of this head can be worked out."""
+        return _pattern_of(self._calls[self.trace.check(head).layer]) is not None
+
+    def pattern(self, head: Head) -> Any:
+        """The head's `Pattern`; raises `InputError` where queries and keys were not kept."""
+        call = self._calls[self.trace.check(head).layer]
+        pattern = _pattern_of(call)
+        if pattern is None:
+            raise InputError(f"head {head}: its queries and keys were not kept, so there are no weights to zoom into")
+        return pattern.head(call.index(head), min(self.sample, pattern.shape[0] - 1))
+
+    def can_roll_out(self) -> bool:
+        """Whether every layer has what rollout needs."""
+        calls = self._calls.values()
+        return all(_pattern_of(call) is not None and len(set(_shape(call))) == 1 for call in calls)
+
+    def notable(self) -> Head:
+        """The head to show first: the best of the most telling role that any head has, else the one of least entropy."""
+        labelled = {head: score for head, scores in self.roles.items() if (score := label(scores)) is not None}
+        for role in ("induction", "duplicate-token", "previous-token", "first-token", "self"):
+            heads = [head for head, score in labelled.items() if score.role == role]
+            if heads:
+                return max(heads, key=lambda head: labelled[head].score)
+        return self.heads[0]
+
+    def pattern_bytes(self) -> int:
+        """What the T×T weights of all heads would have taken in float32."""
+        return sum(math.prod(_shape(call)) * call.heads * 4 for call in self._calls.values())
+
+    def observed_bytes(self) -> int:
+        """What the observations take."""
+        kept = (t for call in self._calls.values() for name, t in call.observation.values.items() if name != "output")
+        return sum(t.nbytes for t in kept)
+
+    # --------------------------------------------------------------------------------------------------------- its parts
+
+    def _pieces(self) -> list[str]:
+        """What each token of the text reads as; numbers where nobody said."""
+        longest = max(sum(_shape(call)[:1]) + call.observation.offset for call in self.trace.calls)
+        known = self.trace.pieces if self.sample == 0 else None
+        if known is not None:
+            # A trace may come from anybody: what a page or a terminal would obey is spelled out.
+            return [visible(piece) for piece in known]
+        ids = next((call.query_ids for call in self.trace.calls if call.query_ids is not None), None)
+        if ids is not None and self.sample < len(ids) and ids.shape[1] == longest:
+            return [f"#{i}" for i in ids[self.sample].tolist()]
+        return [f"[{n}]" for n in range(longest)]
+
+    def _groups(self) -> dict[str, Any] | None:
+        if self.groups is None:
+            return None
+        ids, names = self.groups
+        return {"ids": list(ids), "names": [visible(name) for name in names]}
+
+    def _layer(self, call: Call, nulls: dict[str, float | None]) -> dict[str, Any]:
+        Tq, Tk = _shape(call)
+        pattern = _pattern_of(call)
+        bounds = call.observation.values.get("map_mean")
+        return {
+            "layer": call.layer,
+            "module": visible(call.name),
+            "queries": Tq,
+            "keys": Tk,
+            "offset": call.observation.offset,
+            "crosses": call.crosses,
+            "exact": pattern is not None,
+            "levels": 0 if pattern is None else pattern.levels,
+            "contribution": pattern is not None and bool(getattr(pattern, "_has_value", False)),
+            "kept": self._kept(Head(call.layer, 0)),
+            "map": None if bounds is None else list(bounds.shape[2:]),
+            "nulls": nulls,
+        }
+
+    def _head(self, head: Head, values: dict[str, list[float]]) -> dict[str, Any]:
+        scores = self.roles.get(head, [])
+        best = label(scores)
+        at = self._calls[head.layer].index(head)
+        return {
+            "head": str(head),
+            "layer": head.layer,
+            "index": head.head,
+            "role": None if best is None else best.role,
+            "roles": [_role(score) for score in scores],
+            "values": {name: number(of_layer[at]) for name, of_layer in values.items()},
+        }
+
+    def _values(self, call: Call, names: list[str]) -> tuple[dict[str, list[float]], dict[str, float | None]]:
+        """Of one layer: every quantity of every head, and what uniform attention would have where that is known."""
+        found, nulls = {}, {}
+        b = self._sample(call.observation.lse)
+        for name in names:
+            read = _quantity(call.observation, name, b)
+            if read is not None:
+                found[name] = read().double().tolist()
+        seen = self._real_rows(call.observation, self._visible(call.observation).double())
+        places = seen.clamp(min=1) + ("sink" in call.observation.values)
+        if "entropy" in found:
+            nulls["entropy"] = number(float(torch.log(places).mean()))
+            nulls["entropy_share"] = 1.0
+        if "max_weight" in found:
+            nulls["max_weight"] = number(float((1 / places).mean()))
+        return found, nulls
+
+    def _visible(self, observation: Observation) -> Float[Tensor, "Tq"]:
+        """n_i; heads differ only under a mask per head."""
+        seen = observation.visible.expand(-1, -1, observation.lse.shape[2])
+        return seen[self.sample if seen.shape[0] > 1 else 0].amax(0).float()
+
+    def _seen(self, head: Head) -> Float[Tensor, "Tq"]:
+        return self._visible(self._calls[head.layer].observation)
+
+    def _real_rows(self, observation: Observation, values: Tensor) -> Tensor:
+        if observation.padded is None:
+            return values
+        return values[~observation.padded[self.sample if observation.padded.shape[0] > 1 else 0]]
+
+    def _uniform_histogram(self, head: Head, bins: int) -> Float[np.ndarray, "bins"] | None:
+        """The mean histogram of uniform attention, for a head whose queries see everything before them and themselves."""
+        observation = self._calls[head.layer].observation
+        seen = numbers(self._real_rows(observation, self._seen(head))).astype(np.int64)
+        positions = numbers(self._real_rows(observation, torch.arange(observation.lse.shape[2]))) + observation.offset
+        if not np.array_equal(seen, positions + 1):
+            return None
+        lows = [0, *(2**n for n in range(bins - 1))]
+        highs = [*lows[1:], 1 << 62]
+        inside = [np.clip(np.minimum(high, seen) - low, 0, None) for low, high in zip(lows, highs, strict=True)]
+        return np.array([(count / seen).mean() for count in inside], dtype=np.float32)
+
+    def _sample(self, values: Tensor) -> int:
+        return min(self.sample, values.shape[0] - 1)
+
+    def _of(self, head: Head, name: str) -> Tensor | None:
+        """One head's values of a quantity, if it was measured."""
+        call = self._calls[head.layer]
+        if name not in call.observation.values and name != "received_mean":
+            return None
+        values: Tensor = getattr(call.observation, name)
+        return values[self._sample(values), min(call.index(head), values.shape[1] - 1)]
+
+    def _kept(self, head: Head) -> int:
+        """How many keys were kept for every query."""
+        keys = self._calls[head.layer].observation.values.get("top_keys")
+        return 0 if keys is None else keys.shape[-1]
+
+    def _exact_line(self, head: Head, axis: str, at: int, what: str) -> Tensor:
+        one, every = slice(at, at + 1), slice(None)
+        pattern = self.pattern(head)
+        if axis == "query":
+            row: Tensor = pattern.crop(one, every, what=what)[0, 0, 0]
+            return row
+        column: Tensor = pattern.crop(every, one, what=what)[0, 0, :, 0]
+        return column
+
+    def _kept_line(self, head: Head, axis: str, at: int, _: str) -> Tensor:
+        keys, weights = self._of(head, "top_keys"), self._of(head, "top_weights")
+        Tq, Tk = _shape(self._calls[head.layer])
+        line = torch.full((Tk if axis == "query" else Tq,), math.nan)
+        if keys is None or weights is None:
+            return line
+        first = self._calls[head.layer].observation.first_key
+        if axis == "query":
+            there = keys[at] >= 0
+            line[keys[at][there] - first] = weights[at][there].float().cpu()
+        else:
+            query, place = torch.nonzero(keys == at + first, as_tuple=True)
+            line[query] = weights[query, place].float().cpu()
+        return line
+
+
+def _pattern_of(call: Call) -> Any:
+    return getattr(call, "pattern", None)
+
+
+def _shape(call: Call) -> tuple[int, int]:
+    """(Tq, Tk) of a call."""
+    observation = call.observation
+    Tq = observation.lse.shape[2]
+    for name in ("received", "value_norm"):
+        if name in observation.values:
+            return Tq, observation.values[name].shape[-1]
+    pattern = _pattern_of(call)
+    return Tq, Tq + observation.offset if pattern is None else pattern.shape[3]
+
+
+def _quantity(observation: Observation, name: str, b: int) -> Callable[[], Tensor] | None:
+    """How to read one number a head (Hq,) of a sample, or None where it was not measured."""
+    values = observation.values
+    if name == "peak":
+        return (lambda: _peak(observation.received[b])) if "received" in values else None
+    if name == "max_logit":
+        return (lambda: observation.max_logit[b].amax(-1)) if name in values else None
+    needs = {"entropy_share": ("entropy",), "max_weight": ("max_logit",)}.get(name, (name,))
+    if any(need not in values for need in needs):
+        return None
+    return lambda: observation.mean(name)[b]
+
+
+def _peak(received: Tensor) -> Tensor:
+    return received.amax(-1) / received.sum(-1).clamp(min=1e-30)
+
+
+def _role(score: RoleScore) -> dict[str, Any]:
+    return {
+        "role": score.role,
+        "score": number(score.score),
+        "null": number(score.null),
+        "threshold": number(score.threshold),
+        "labelled": score.labelled,
+    }

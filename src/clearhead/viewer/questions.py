@@ -1,0 +1,192 @@
+"""What a page may ask of the traces shown, by name, with every parameter read, bounded and refused in words.
+
+The page that a server serves, the notebook's widget and the single file ask the same questions; docs/reference/viewer.md lists
+them.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clearhead.errors import InputError, message
+from clearhead.trace import Head
+from clearhead.viewer.data import Shown
+from clearhead.viewer.packed import Answer
+
+DIGITS = re.compile(r"-?\d{1,9}", re.ASCII)
+
+
+class GoneError(InputError):
+    """A trace that was there and can no longer be read."""
+
+
+class Gallery:
+    """The traces shown, each read when it is first looked at; one question is answered at a time.
+
+    >>> Gallery([]).ask("traces", {}).facts
+    {'traces': []}
+    """
+
+    def __init__(self, shown: Sequence[Shown | Path], read: Callable[[Path], Shown] | None = None) -> None:
+        self._shown = list(shown)
+        self._read = read
+        self._lock = threading.Lock()
+
+    def ask(self, question: str, parameters: Mapping[str, str]) -> Answer:
+        """The answer; raises `InputError` for what cannot be asked, `GoneError` for a trace whose file has gone."""
+        if question not in QUESTIONS:
+            raise InputError(f"question {question!r}: expected one of {', '.join(QUESTIONS)}")
+        names, answer = QUESTIONS[question]
+        unknown = sorted(set(parameters) - set(names))
+        if unknown:
+            raise InputError(f"{question}: takes {', '.join(names) or 'nothing'}, and not {unknown[0]!r}")
+        with self._lock:
+            return answer(self, parameters)
+
+    def names(self) -> list[str]:
+        """What each is called."""
+        return [each.name for each in self._shown]
+
+    def of(self, parameters: Mapping[str, str], name: str = "trace") -> Shown:
+        """The trace a question names, by its number; the first if it names none."""
+        number = integer(parameters, name, 0)
+        if not 0 <= number < len(self._shown):
+            raise InputError(
+                message(name, expected=f"a number below {len(self._shown)}", got=str(number), remedy="Ask for traces.")
+            )
+        found = self._shown[number]
+        if isinstance(found, Shown):
+            return found
+        if self._read is None:
+            raise RuntimeError("a gallery of files needs to be told how to read them")
+        if not found.exists():
+            raise GoneError(
+                f"{found.name}: the file has gone; make the trace again, or put it back, and reload the page"
+            )
+        shown = self._read(found)
+        self._shown[number] = shown
+        return shown
+
+
+def integer(parameters: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """A whole number of at most nine digits."""
+    text = parameters.get(name)
+    if text is None and default is not None:
+        return default
+    if text is None or DIGITS.fullmatch(text) is None:
+        raise InputError(message(name, expected="a whole number", got=repr(text)[:60], remedy=f"For example {name}=0."))
+    return int(text)
+
+
+def choice(parameters: Mapping[str, str], name: str, *allowed: str) -> Any:
+    """One of some words; the first if it is not given."""
+    text = parameters.get(name, allowed[0])
+    if text not in allowed:
+        said = " or ".join(allowed)
+        raise InputError(message(name, expected=said, got=repr(text)[:60], remedy=f"Default {allowed[0]}."))
+    return text
+
+
+def span(parameters: Mapping[str, str], name: str) -> slice:
+    """Two numbers with a colon between them, from 0 on."""
+    text = parameters.get(name, "")
+    found = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text, re.ASCII)
+    if found is None:
+        raise InputError(message(name, expected="begin:end", got=repr(text)[:60], remedy=f"For example {name}=0:10."))
+    return slice(int(found[1]), int(found[2]))
+
+
+def heads(parameters: Mapping[str, str], shown: Shown, name: str = "heads") -> list[Head]:
+    """Heads with commas between them: `L2H3`, a layer `L2`, or `all`."""
+    found: dict[Head, None] = {}
+    for word in filter(None, (w.strip() for w in parameters.get(name, "").split(","))):
+        whole_layer = re.fullmatch(r"[Ll](\d{1,9})", word, re.ASCII)
+        if word.lower() == "all":
+            found |= dict.fromkeys(shown.heads)
+        elif whole_layer is not None:
+            of_layer = [h for h in shown.heads if h.layer == int(whole_layer[1])]
+            if not of_layer:
+                raise InputError(f"{name}: there is no layer {int(whole_layer[1])}")
+            found |= dict.fromkeys(of_layer)
+        else:
+            found[shown.trace.check(Head.parse(word[:40]))] = None
+    return list(found)
+
+
+def _head(parameters: Mapping[str, str], shown: Shown) -> Head:
+    return shown.trace.check(Head.parse(parameters.get("head", "")[:40]))
+
+
+def _traces(gallery: Gallery, _: Mapping[str, str]) -> Answer:
+    return Answer({"traces": [{"trace": n, "name": name} for n, name in enumerate(gallery.names())]})
+
+
+def _trace(gallery: Gallery, p: Mapping[str, str]) -> Answer:
+    return gallery.of(p).document()
+
+
+def _maps(gallery: Gallery, p: Mapping[str, str]) -> Answer:
+    return gallery.of(p).maps(choice(p, "pool", "mean", "max"))
+
+
+def _strips(gallery: Gallery, p: Mapping[str, str]) -> Answer:
+    shown = gallery.of(p)
+    return shown.strips(_head(p, shown))
+
+
+def _tile(gallery: Gallery, p: Mapping[str, str]) -> Answer:
+    shown = gallery.of(p)
+    level, x, y = (integer(p, name) for name in ("level", "x", "y"))
+    return shown.tile(_head(p, shown), level, x, y, choice(p, "pool", "mean", "max"))
+
+
+def _crop(gallery: Gallery, p: Mapping[str, str]) -> Answer:
+    shown = gallery.of(p)
+    what = choice(p, "what", "weight", "logit", "contribution")
+    return shown.crop(_head(p, shown), span(p, "queries"), span(p, "keys"), what)
+
+
+def _line(gallery: Gallery, p: Mapping[str, str]) -> Answer:
+    shown = gallery.of(p)
+    what = choice(p, "what", "weight", "logit", "contribution")
+    return shown.line(heads(p, shown), choice(p, "axis", "query", "key"), integer(p, "at"), what)
+
+
+def _rollout(gallery: Gallery, p: Mapping[str, str]) -> Answer:
+    shown = gallery.of(p)
+    return shown.rollout(integer(p, "position"), heads(p, shown) or None)
+
+
+def _compare(gallery: Gallery, p: Mapping[str, str]) -> Answer:
+    """The mean difference of two maps' cells, of the heads that both have; the page subtracts the numbers itself."""
+    one, other = gallery.of(p, "a"), gallery.of(p, "b")
+    shared = [head for head in one.heads if head in set(other.heads)]
+    a, b = (side.maps(heads=shared).arrays for side in (one, other))
+    moved: dict[str, float | None] = {}
+    for head in map(str, shared):
+        same = head in a and head in b and a[head].shape == b[head].shape
+        moved[head] = float(np.abs(_square(a[head]) - _square(b[head])).mean()) if same else None
+    return Answer({"heads": [str(head) for head in shared], "moved": moved})
+
+
+def _square(packed: np.ndarray) -> np.ndarray:
+    return (packed.astype(np.float64) / 0xFFFF) ** 2
+
+
+QUESTIONS: dict[str, tuple[tuple[str, ...], Callable[[Gallery, Mapping[str, str]], Answer]]] = {
+    "traces": ((), _traces),
+    "trace": (("trace",), _trace),
+    "maps": (("trace", "pool"), _maps),
+    "strips": (("trace", "head"), _strips),
+    "tile": (("trace", "head", "level", "x", "y", "pool"), _tile),
+    "crop": (("trace", "head", "queries", "keys", "what"), _crop),
+    "line": (("trace", "heads", "axis", "at", "what"), _line),
+    "rollout": (("trace", "position", "heads"), _rollout),
+    "compare": (("a", "b"), _compare),
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ one on top. Three winters ago the harbour master had written that the boats woul
 three winters ago she had believed it. Now the kettle sang, the lamp was lit, and nobody came. She opened the oldest \
 letter. The harbour master had written, "Keep the lamp where we can see it." So Mara set the lamp in the window, counted \
 the letters again, and waited for the boats to come back."""
+MODELS = '"builtin", "smollm2", a Hugging Face folder, a GGUF file, or a hub id such as org/name.'
 MARKED = 32  # keys kept for every query on the page: enough to shade a text, few enough to send
 CELLS = 128  # along each side of a map: up to this many tokens a map shows every pair
 
@@ -22,7 +24,7 @@ CELLS = 128  # along each side of a map: up to this many tokens a map shows ever
 def look(
     text: Annotated[str | None, typer.Argument(help="The text to look at. Without it, a passage of our own.")] = None,
     file: Annotated[Path | None, typer.Option(help="Read the text from a UTF-8 file.")] = None,
-    model: Annotated[str, typer.Option(help='"builtin", or a folder with a model of the same kind.')] = "builtin",
+    model: Annotated[str, typer.Option(help=MODELS)] = "builtin",
     token: Annotated[int, typer.Option(help="The token whose attention is shown; negative counts from the end.")] = -1,
     head: Annotated[str | None, typer.Option(help="The head that shades the text, for example L2H3.")] = None,
     top_k: Annotated[int, typer.Option("--top-k", min=1, help="How many keys to list for the token.")] = 8,
@@ -67,7 +69,7 @@ def look(
     wanted = None if head is None else Head.parse(head)
     pictured = html is not None or png is not None
     view = run(
-        load(model),
+        load(model, progress=lambda said: print(said, file=sys.stderr, flush=True)),
         whole,
         start=start,
         write=write,

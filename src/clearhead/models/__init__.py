@@ -1,6 +1,7 @@
-"""Models to look at: the small built-in one, and folders of the same kind."""
+"""Models to look at: the small built-in one, Hugging Face folders, GGUF files."""
 
-from clearhead.models.loading import Model, load
+from clearhead.models.loading import load
+from clearhead.models.model import Model
 from clearhead.models.transformer import Config, Transformer
 
 __all__ = ["Config", "Model", "Transformer", "load"]

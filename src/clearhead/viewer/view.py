@@ -119,31 +119,28 @@ def look(
     Raises:
         InputError: nothing to read, `start` beyond the text, `write` that leaves no room, no such token.
     """
-    before = model.encode("")  # what the model puts before every text
-    ids = model.encode(text)[len(before) :]
+    before, after = list(model.before), list(model.after)
+    ids = model.encode_part(text)
     if not ids:
         raise InputError("the text is empty: give at least one character")
     if not 0 <= start < len(ids):
         raise InputError(f"start {start}: the text has {len(ids)} tokens, 0 to {len(ids) - 1}")
-    room = model.config.context - len(before) - write
+    room = model.context - len(before) - len(after) - write
     if write < 0 or room < 1:
-        most = model.config.context - len(before) - 1
-        raise InputError(
-            f"continue {write}: the model reads {model.config.context} tokens, so it can write 0 to {most}"
-        )
-    prompt = before + ids[start : start + room]
+        most = model.context - len(before) - len(after) - 1
+        raise InputError(f"continue {write}: the model reads {model.context} tokens, so it can write 0 to {most}")
+    prompt = before + ids[start : start + room] + after
     whole = prompt + (model.generate(prompt, write) if write else [])
 
-    tensor = torch.tensor(whole)
     rows = () if token is None else (_position(token, len(whole)),)
-    observables = Observables(top_k=top_k, map=cells, rows=rows, token_ids=tensor)
+    observables = Observables(top_k=top_k, map=cells, rows=rows, token_ids=torch.tensor(whole))
     began = time.perf_counter()
-    with torch.no_grad(), watch(model.network, observables=observables) as trace:
-        model.network(tensor[None])
+    with watch(model.network, observables=observables) as trace:
+        model.read(whole)
     seconds = time.perf_counter() - began
     trace.token_ids, trace.pieces = whole, model.pieces(whole)
     if not trace.calls:
         raise InputError(f"model {model.name}: made no attention call that could be seen")
     return View(
-        model.name, model.config.context, trace, roles(trace), len(prompt), len(before), start, len(ids), seconds
+        model.name, model.context, trace, roles(trace), len(prompt), len(before) + len(after), start, len(ids), seconds
     )

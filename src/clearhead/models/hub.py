@@ -1,0 +1,160 @@
+"""Hugging Face models, from a folder or a hub id."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from clearhead.errors import InputError
+from clearhead.models.model import Model
+from clearhead.models.tokens import ALPHABET, pieces, token_bytes
+
+MARK = "\ue000"  # a character of private use, where a chat template is to be cut
+
+
+@dataclass(frozen=True, eq=False)
+class HubModel(Model):
+    """A model of transformers with its tokenizer."""
+
+    name: str
+    network: nn.Module
+    tokenizer: Any
+    before: Sequence[int]
+    after: Sequence[int]
+    writes: bool
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, {type(self.network).__name__})"
+
+    @property
+    def config(self) -> Any:
+        """The network's own configuration."""
+        return self.network.config
+
+    @property
+    def context(self) -> int:  # noqa: D102
+        known = getattr(self.config.get_text_config(), "max_position_embeddings", None)
+        return known if isinstance(known, int) and known > 0 else 1 << 20
+
+    @property
+    def vocabulary(self) -> int:  # noqa: D102
+        return int(self.config.get_text_config().vocab_size)
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False).input_ids)
+
+    def decode(self, ids: list[int]) -> str:  # noqa: D102
+        self.check(ids)
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+
+    def pieces(self, ids: list[int]) -> list[str]:  # noqa: D102
+        self.check(ids)
+        special = set(self.tokenizer.all_special_ids)
+        special |= {i for i, token in self.tokenizer.added_tokens_decoder.items() if token.special}
+        names = self.tokenizer.convert_ids_to_tokens(ids)
+        written = [
+            f"‹{i}›" if name is None else name if i in special else self._bytes(name, first=n == 0)
+            for n, (i, name) in enumerate(zip(ids, names, strict=True))
+        ]
+        return pieces(written)
+
+    @functools.cached_property
+    def _kind(self) -> str:
+        """How the vocabulary spells: in "bytes" (GPT-2's alphabet), "pieces" (▁ is a space, <0x0A> a byte) or "words" (##)."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        spelled = "" if backend is None else json.dumps(json.loads(backend.to_str()).get("decoder"))
+        return "bytes" if "ByteLevel" in spelled else "words" if "WordPiece" in spelled else "pieces"
+
+    def _bytes(self, name: str, *, first: bool) -> bytes:
+        if self._kind == "bytes" and all(c in ALPHABET for c in name):
+            return token_bytes(name)
+        if self._kind == "words":
+            return name[2:].encode() if name.startswith("##") else (name if first else " " + name).encode()
+        if len(name) == 6 and name.startswith("<0x") and name.endswith(">"):
+            with contextlib.suppress(ValueError):
+                return bytes([int(name[3:5], 16)])
+        return name.replace("▁", " ").encode("utf-8", "replace")
+
+    def read(self, ids: list[int]) -> None:  # noqa: D102
+        options: dict[str, Any] = {"use_cache": False, "logits_to_keep": 1} if self.writes else {}
+        with torch.no_grad(), _quiet():
+            self.network(input_ids=torch.tensor([ids], device=self.network.device), **options)  # type: ignore[arg-type]
+
+    def _generate(self, ids: list[int], n: int, temperature: float, seed: int) -> list[int]:
+        given = torch.tensor([ids], device=self.network.device)  # type: ignore[arg-type]
+        pad = self.tokenizer.pad_token_id
+        options = {"do_sample": temperature > 0, "num_beams": 1, "pad_token_id": 0 if pad is None else pad}
+        options |= {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature > 0 else {}
+        with torch.random.fork_rng(), torch.no_grad(), _quiet():
+            torch.manual_seed(seed)
+            out = self.network.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=n, **options)  # type: ignore[operator]
+        return [int(i) for i in out[0, len(ids) :]]
+
+    def question(self, parts: Sequence[str]) -> list[list[int]]:  # noqa: D102
+        if not getattr(self.tokenizer, "chat_template", None):
+            return super().question(parts)
+        asked = [{"role": "user", "content": MARK}]
+        around = self.tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True).split(MARK)
+        first, last = (
+            self.tokenizer(x, add_special_tokens=False, verbose=False).input_ids for x in (around[0], around[-1])
+        )
+        spaced = [part if n == len(parts) - 1 else part.rstrip() + "\n\n" for n, part in enumerate(parts)]
+        return [list(first), *(self.encode_part(part) for part in spaced), list(last)]
+
+
+def load_hub(name: str, where: Path | str, dtype: torch.dtype | None, *, trust_remote_code: bool) -> HubModel:
+    """Load a folder or a hub id; raises whatever is wrong with it."""
+    try:
+        import transformers as hf
+    except ImportError as error:
+        raise InputError(
+            f"model {name!r}: needs transformers, which is not installed; pip install 'clearhead[hf]'"
+        ) from error
+    options: dict[str, Any] = {"local_files_only": isinstance(where, Path), "trust_remote_code": trust_remote_code}
+    with _quiet():
+        config = hf.AutoConfig.from_pretrained(where, **options)
+        tokenizer = hf.AutoTokenizer.from_pretrained(where, **options)
+        kinds = " ".join(config.architectures or [])
+        auto: Any = hf.AutoModel
+        if "CausalLM" in kinds or "LMHead" in kinds:
+            auto = hf.AutoModelForCausalLM
+        elif config.is_encoder_decoder and "Conditional" in kinds:
+            auto = hf.AutoModelForSeq2SeqLM
+        network = auto.from_pretrained(
+            where, config=config, dtype=torch.float32 if dtype is None else dtype, use_safetensors=True, **options
+        )
+    network = network.eval().requires_grad_(requires_grad=False)
+    writes = auto is hf.AutoModelForCausalLM
+    return HubModel(name, network, tokenizer, *_around(tokenizer), writes)
+
+
+def _around(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The tokens that stand before and after every text."""
+    bare = tokenizer("a", add_special_tokens=False).input_ids
+    whole = tokenizer("a").input_ids
+    at = next((n for n in range(len(whole)) if whole[n : n + len(bare)] == bare), 0)
+    return list(whole[:at]), list(whole[at + len(bare) :])
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars and no notes: only what is wrong."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

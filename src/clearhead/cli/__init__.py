@@ -12,6 +12,7 @@ import typer
 from clearhead import __version__
 from clearhead.cli.bench import bench
 from clearhead.cli.doctor import doctor
+from clearhead.cli.lesson import lesson
 from clearhead.cli.look import look
 from clearhead.errors import ClearheadError
 
@@ -27,6 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(look)
+app.command()(lesson)
 app.command()(bench)
 app.command()(doctor)
 

@@ -1,0 +1,1 @@
+"""The pages of the lesson, each a function that computes its numbers."""

@@ -19,7 +19,7 @@ class Spread(NamedTuple):
 def spread(D: int, scale: float) -> Spread:
     """Scores of random queries and keys of width D, multiplied by scale, and the weights they give.
 
-    >>> spread(D=64, scale=1 / 8).strongest < 0.3 < 0.8 < spread(D=64, scale=1).strongest
+    >>> spread(D=64, scale=1 / 8).strongest < 0.3 < 0.8 < spread(D=64, scale=1.0).strongest
     True
     """
     generator = torch.Generator().manual_seed(0)

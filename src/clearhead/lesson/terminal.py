@@ -41,6 +41,7 @@ ABOVE: RGB = (238, 170, 58)  # and above
 LABEL = 10  # columns of a row's label at most
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 BAR = 24
+PROMPT, MORE = ">>>", "..."
 
 
 def render(page: Page) -> RenderableType:
@@ -117,7 +118,8 @@ class _Ran:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType | Segment]:
         lines = fitted(self.ran.code, options.max_width - 4).splitlines()
-        prompted = "\n".join(("... " if line.startswith(" ") else ">>> ") + line.removeprefix("    ") for line in lines)
+        prompts = [MORE if line.startswith(" ") else PROMPT for line in lines]
+        prompted = "\n".join(f"{p} {line.removeprefix('    ')}" for p, line in zip(prompts, lines, strict=True))
         yield Syntax(prompted, "pycon", theme="ansi_dark", background_color="default")
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from clearhead.cli.files import check_writable, write_whole
 
 
 def lesson(

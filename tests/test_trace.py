@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import dataclasses
+import errno
+
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from clearhead import attention, watch
+from clearhead import Observables, attention, tracefile, watch
 from clearhead.errors import InputError
+from clearhead.roles import ROLES
 from clearhead.trace import Head, Trace
+from watch_cases import Decoder
 
 
 def two_layers() -> Trace:
@@ -46,3 +52,151 @@ def test_repr_says_how_much_there_is():
     trace = two_layers()
     trace.token_ids = [1, 2, 3, 4, 5]
     assert repr(trace) == "Trace(2 calls, 6 heads, 5 tokens)"
+
+
+def watched(ids, *, seed=0, **options):
+    torch.manual_seed(seed)
+    model = Decoder(layers=2).eval()
+    with torch.no_grad(), watch(model, **options) as trace:
+        model(torch.as_tensor(ids))
+    return trace
+
+
+def test_the_table_has_a_row_a_head_with_means_and_roles():
+    trace = watched([[5, 6, 7, 5, 6, 7, 5]])
+    rows = trace.table()
+    assert [row["head"] for row in rows] == [str(head) for head in trace.heads()]
+    assert rows[5]["module"] == "h.1"
+    assert rows[5]["entropy"] == pytest.approx(float(trace[1].entropy[0, 1].mean()), rel=1e-6)
+    assert {row["role"] for row in rows} <= {None, *ROLES}
+    frame = trace.to_pandas()
+    assert list(frame.index) == [row["head"] for row in rows]
+    assert frame.loc["L1H1", "entropy"] == rows[5]["entropy"]
+
+
+def test_xarray_names_every_dimension():
+    data = watched([[5, 6, 7, 5]]).to_xarray()
+    assert data["entropy_L1"].dims == ("batch_1", "head_4", "query_4")
+    assert data["map_mean_L0"].dims == ("batch_1", "head_4", "cell_2_4", "cell_3_4")
+    assert float(data["received_L0"].sum()) == pytest.approx(16, rel=1e-5)
+
+
+def test_top_says_what_a_token_looks_at_by_name():
+    trace = watched([[5, 6, 7, 8]])
+    trace.pieces = ["a", "b", "c", "d"]
+    looked = trace.top(-1, k=2)[Head(1, 3)]
+    assert [key.piece for key in looked] == ["abcd"[key.key] for key in looked]
+    assert looked[0].weight == pytest.approx(float(trace[1].top_weights[0, 3, 3, 0]))
+    assert len(trace.top(0)[Head(0, 0)]) == 1  # the first token sees only itself
+    with pytest.raises(InputError, match="token 9: layer 0 read tokens 0 to 3"):
+        trace.top(9)
+
+
+def test_groups_are_shares_of_each_group():
+    groups = torch.tensor([0, 0, 1, 1, -1])
+    trace = watched([[5, 6, 7, 8, 9]], observables=Observables(key_groups=groups))
+    shares = trace.groups(queries=[4])
+    assert set(shares) == set(trace.heads())
+    assert all(len(share) == 2 and 0 < sum(share) < 1 for share in shares.values())
+
+
+def test_comparing_a_run_with_itself_finds_nothing_and_with_another_finds_the_head():
+    trace, same = watched([[5, 6, 7, 8]]), watched([[5, 6, 7, 8]])
+    assert max(change.received for change in trace.compare(same).changes) == 0
+    values = {name: x.clone() for name, x in same.calls[1].observation.values.items()}
+    values["received"][0, 2] = torch.tensor([0.0, 0.0, 0.0, 4.0])
+    values["entropy"][0, 2] += 1.5
+    other = Trace(
+        [same.calls[0], dataclasses.replace(same.calls[1], observation=dataclasses.replace(same[1], values=values))]
+    )
+    found = trace.compare(other)
+    moved = (trace[1].received[0, 2] / 4 - torch.tensor([0, 0, 0, 1.0])).abs().sum() / 2
+    assert found.changes[0].head == Head(1, 2)
+    assert found.changes[0].received == pytest.approx(float(moved), abs=1e-6)
+    assert found.changes[0].entropy == pytest.approx(1.5, abs=1e-5)
+    assert "4 tokens compared, of 4 and 4" in str(found)
+    assert "L1H2  received" in str(found)
+
+
+def test_texts_that_differ_are_compared_where_they_agree():
+    found = watched([[5, 6, 7, 8, 9]]).compare(watched([[5, 6, 1, 1, 7, 8, 9]]))
+    assert (found.aligned, found.tokens) == (5, (5, 7))
+    with pytest.raises(InputError, match="of 3 and 2 tokens, have no token in common"):
+        watched([[1, 2, 3]]).compare(watched([[7, 8]]))
+    with pytest.raises(InputError, match="no layer in common"):
+        watched([[1, 2]]).compare(Trace())
+    blind = two_layers()
+    with pytest.raises(InputError, match="one run has 5 tokens and the other 2, and which they are is not known"):
+        blind.compare(watched([[7, 8]]))
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_what_is_saved_is_what_is_loaded(tmp_path, exact):
+    trace = watched([[5, 6, 7, 5, 6], [1, 2, 3, 4, 5]])
+    trace.pieces = ["<s>", "</script>", "\u202e", "d", "e"]
+    trace.save(tmp_path / "trace", exact=exact)
+    back = Trace.load(tmp_path / "trace")
+    assert (back.token_ids, back.pieces) == (trace.token_ids, trace.pieces)
+    for a, b in zip(trace.calls, back.calls, strict=True):
+        assert (a.name, a.layer, a.run, a.crosses) == (b.name, b.layer, b.run, b.crosses)
+        assert torch.equal(a.query_ids, b.query_ids)
+        assert list(a.observation.values) == list(b.observation.values)
+        for name, x in a.observation.values.items():
+            y = b.observation.values[name]
+            assert (x.dtype, x.shape) == (y.dtype, y.shape)
+            if exact or name in ("entropy", "lse", "top_keys", "visible", "received"):
+                assert torch.equal(x, y), name
+            else:
+                torch.testing.assert_close(x, y, rtol=5e-4, atol=1e-7, msg=name)
+    assert [p.name for p in tmp_path.iterdir()] == ["trace"]
+
+
+def test_a_file_that_is_newer_cut_altered_or_something_else_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "trace"
+    watched([[5, 6, 7]]).save(path)
+    raw = path.read_bytes()
+    path.write_bytes(raw[: len(raw) // 2])
+    with pytest.raises(InputError, match="is no safetensors file, or only a part of one"):
+        Trace.load(path)
+    for at in (len(raw) - 40, raw.index(b"h.1")):  # a measured number, a module's name
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+        with pytest.raises(InputError, match="was altered after it was written, or damaged"):
+            Trace.load(path)
+    save_file({"x": torch.zeros(1)}, path)
+    with pytest.raises(InputError, match="but not of a trace"):
+        Trace.load(path)
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match="is no safetensors file"):
+        Trace.load(path)
+    with pytest.raises(InputError, match="there is no such file"):
+        Trace.load(tmp_path / "none")
+    monkeypatch.setattr(tracefile, "VERSION", (1, 7))
+    watched([[5, 6, 7]]).save(path)
+    monkeypatch.undo()
+    assert len(Trace.load(path).calls) == 2  # a later minor
+    monkeypatch.setattr(tracefile, "VERSION", (2, 0))
+    watched([[5, 6, 7]]).save(path)
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=r"has format version 2\.0, and this clearhead reads up to 1\.x; upgrade"):
+        Trace.load(path)
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "trace"
+    watched([[5, 6, 7]]).save(path)
+    before = path.read_bytes()
+
+    def full(tensors, place, metadata):
+        place.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(
+        InputError, match=r"cannot be written there \(No space left on device\); what was there is as before"
+    ):
+        watched([[1, 2]]).save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["trace"]
+    monkeypatch.undo()
+    with pytest.raises(InputError, match="cannot be written there"):
+        watched([[1, 2]]).save(tmp_path / "no folder" / "trace")

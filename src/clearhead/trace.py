@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
 from clearhead.errors import InputError
 from clearhead.observables import Observation
+
+if TYPE_CHECKING:
+    import pandas
+    import xarray
+
+    from clearhead.summary import Comparison, Looked
 
 
 class Head(NamedTuple):
@@ -73,6 +81,22 @@ class Call:
         return head.head if self.numbers is None else self.numbers.index(head.head)
 
     @property
+    def rows(self) -> int:
+        """How many queries there are."""
+        return self.observation.lse.shape[2]
+
+    def row(self, token: int) -> int:
+        """The row of a token, counted from the start of the text, or from the end if negative; `InputError` if it has none."""
+        first = 0 if self.crosses else self.observation.offset
+        end = first + self.rows
+        at = token if token >= 0 else token + end
+        if not first <= at < end:
+            raise InputError(
+                f"token {token}: layer {self.layer} read tokens {first} to {end - 1}, or -1 for the last and so on"
+            )
+        return at - first
+
+    @property
     def query_ids(self) -> Tensor | None:
         """Token ids of the queries, (B, Tq), where they are known."""
         first = self.observation.offset if not self.crosses else 0
@@ -124,6 +148,16 @@ class Trace:
             return [self]
         return [Trace([call for call in self.calls if call.run == n]) for n in numbers]
 
+    @property
+    def tokens(self) -> list[str]:
+        """What each token reads as: `pieces` where they are known, else ids, else positions."""
+        if self.pieces is not None:
+            return self.pieces
+        if self.token_ids is not None:
+            return [f"‹{i}›" for i in self.token_ids]
+        own = [call for call in self.calls if not call.crosses]
+        return [str(n) for n in range(own[-1].observation.offset + own[-1].rows)] if own else []
+
     def heads(self) -> list[Head]:
         """Addresses of all observed heads, layer by layer."""
         return list(dict.fromkeys(head for call in self.calls for head in call.addresses()))
@@ -139,6 +173,69 @@ class Trace:
     def observation(self, layer: int) -> Observation:
         """What was measured in a layer; raises `InputError` for a layer that was not observed."""
         return self.call(layer).observation
+
+    def __getitem__(self, layer: int) -> Observation:
+        """`trace[3]`: the same as `trace.observation(3)`."""
+        return self.observation(layer)
+
+    def table(self, *, batch: int = 0) -> list[dict[str, Any]]:
+        """A row a head: address, module, the role it earns on this text with its score and null, and means over the queries."""
+        from clearhead import summary
+
+        return summary.table(self, batch=batch)
+
+    def top(self, token: int, *, k: int = 3, batch: int = 0) -> dict[Head, list[Looked]]:
+        """What one token looks at most through every head: (key, piece, weight) of the k keys with the largest weights.
+
+        `token` counts from the start of the text, or from the end if negative. Raises `InputError` if there is none such.
+        """
+        from clearhead import summary
+
+        return summary.top(self, token, k=k, batch=batch)
+
+    def groups(self, *, queries: slice | Sequence[int] = slice(None), batch: int = 0) -> dict[Head, list[float]]:
+        """Mean weight on every group of keys over some queries, a list a head. Needs `Observables(key_groups=…)`."""
+        from clearhead import summary
+
+        return summary.groups(self, queries=queries, batch=batch)
+
+    def compare(self, other: Trace, *, batch: int = 0) -> Comparison:
+        """Which heads changed most from this run to another, on the same tokens or on those both texts have in common.
+
+        Raises `InputError` where the runs have no layer, no length or no token in common.
+        """
+        from clearhead import summary
+
+        return summary.compare(self, other, batch=batch)
+
+    def to_pandas(self, *, batch: int = 0) -> pandas.DataFrame:
+        """`table()` as a DataFrame, heads as its index. Needs pandas."""
+        from clearhead import summary
+
+        return summary.to_pandas(self, batch=batch)
+
+    def to_xarray(self) -> xarray.Dataset:
+        """Every measured tensor with its dimensions named, one variable a quantity and layer. Needs xarray."""
+        from clearhead import summary
+
+        return summary.to_xarray(self)
+
+    def save(self, path: str | Path, *, exact: bool = False) -> None:
+        """Write everything to one safetensors file, whole or not at all; tokens and description are JSON in its header.
+
+        Weights are rounded to 16 bits (a relative 5e-4), half the file, unless `exact`. Raises `InputError` where it cannot be
+        written; a file that was there stays as it was.
+        """
+        from clearhead import tracefile
+
+        tracefile.save(self, Path(path), exact=exact)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trace:
+        """Read what `save` wrote. Raises `InputError` for a file that is newer, cut short, altered, or no trace."""
+        from clearhead import tracefile
+
+        return tracefile.load(Path(path))
 
     def check(self, head: Head) -> Head:
         """The same head, if it was observed; raises `InputError` with the valid range otherwise."""

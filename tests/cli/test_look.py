@@ -165,7 +165,7 @@ BAD = [
     (("hello", "--token", "-500"), "token -500: there are"),
     (("hello", "--start", "77"), "start 77: the text has"),
     (("hello", "--continue", "5000"), "continue 5000: the model reads 1024 tokens, so it can write 0 to"),
-    (("hello", "--model", "gpt9"), "model 'gpt9': expected \"builtin\", \"smollm2\", a folder"),
+    (("hello", "--model", "gpt9"), 'model \'gpt9\': expected "builtin", "smollm2", a folder'),
     (("hello", "--html", "nowhere/x.html"), "--html nowhere/x.html: there is no folder nowhere; make it first"),
     (("hello", "--png", "."), "--png .: is a folder; name a file in it"),
 ]

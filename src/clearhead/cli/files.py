@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from clearhead.errors import InputError
+from clearhead.whole import whole
 
 
 def read_text(path: Path) -> str:
@@ -41,18 +41,8 @@ def check_writable(option: str, path: Path) -> None:
 
 def write_whole(option: str, path: Path, content: bytes) -> None:
     """Put `content` at `path`, replacing what is there whole; a failure leaves what is there as it was."""
-    name = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            name = file.name
-            file.write(content)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)  # temporary files are private, results are not
-        os.replace(name, path)
-        name = None
+        with whole(path) as place:
+            place.write_bytes(content)
     except OSError as error:
         raise InputError(f"{option} {path}: {error.strerror or error}") from error
-    finally:  # also after Ctrl-C
-        if name is not None:
-            Path(name).unlink(missing_ok=True)

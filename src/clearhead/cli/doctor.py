@@ -11,7 +11,6 @@ def doctor() -> None:
     import os
     import platform
     import sys
-    from typing import cast
 
     import numpy
     import torch
@@ -21,7 +20,6 @@ def doctor() -> None:
     from clearhead import Causal, __version__, explain
     from clearhead.errors import InputError
     from clearhead.models import load
-    from clearhead.models.own import OwnModel
 
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
@@ -38,7 +36,7 @@ def doctor() -> None:
     for n, line in enumerate(explain(q, q, q, mask=Causal()).splitlines()):
         table.add_row("attention" if n == 0 else "", line)
     try:
-        sizes = cast("OwnModel", load("builtin")).config
+        sizes = load("builtin").config
         found = f"{sizes.layers} layers × {sizes.heads} heads, context {sizes.context} tokens"
     except InputError as error:
         found = f"cannot be used: {error}"

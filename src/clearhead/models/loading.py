@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 from clearhead.errors import InputError
 from clearhead.models.model import Model
-from clearhead.models.own import FILES, load_own
+from clearhead.models.own import FILES, OwnModel, load_own
 from clearhead.models.tokens import visible
 
 if TYPE_CHECKING:
@@ -20,6 +20,16 @@ BUILTIN = Path(__file__).parent / "builtin"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
+@overload
+def load(name: Literal["builtin"] = "builtin") -> OwnModel: ...
+@overload
+def load(
+    name: str,
+    *,
+    dtype: torch.dtype | None = None,
+    trust_remote_code: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Model: ...
 def load(
     name: str = "builtin",
     *,

@@ -12,7 +12,7 @@ from clearhead.lesson.blocks import Equal, Grids, Page, Ran, Say, Table, grid
 from clearhead.lesson.pages.contents import page
 from clearhead.lesson.settings import Settings
 from clearhead.lesson.source import source
-from clearhead.models import Model, load
+from clearhead.models import OwnModel, load
 from clearhead.nn import rotate
 from clearhead.observables import Observables
 from clearhead.viewer import View, look
@@ -40,7 +40,7 @@ class Real(NamedTuple):
 
 
 @torch.no_grad()
-def real_head(model: Model, ids: list[int], layer: int, head: int) -> Real:
+def real_head(model: OwnModel, ids: list[int], layer: int, head: int) -> Real:
     """Queries, keys and values of one head while the model reads a text.
 
     >>> real_head(load(), [0, 5, 6], layer=1, head=2).q.shape
@@ -90,7 +90,7 @@ class Watched(NamedTuple):
 
 
 @torch.no_grad()
-def watched(model: Model, ids: list[int], layer: int, head: int) -> Watched:
+def watched(model: OwnModel, ids: list[int], layer: int, head: int) -> Watched:
     """What `clearhead.watch` saw of one head while the model read a text.
 
     >>> watched(load(), [0, 5, 6], layer=1, head=2).keys.shape

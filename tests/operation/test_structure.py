@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "attention": ("errors", "masks", "biases", "observables", "measuring", "reference", "kernels"),
 }
 # Between attention and what shows things to people.
-MIDDLE = ("accelerate", "nn", "watch", "trace", "check", "roles", "ladder")
+MIDDLE = ("accelerate", "nn", "watch", "trace", "summary", "tracefile", "whole", "check", "roles", "ladder")
 UPPER = ("models", "survey", "viewer", "lesson")
 MIDDLE_MAY = (*MAY_IMPORT, *MIDDLE)
 

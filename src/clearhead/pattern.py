@@ -16,7 +16,7 @@ from clearhead.biases import ALiBi
 from clearhead.errors import ArgumentError, message
 from clearhead.kernels import ops, select
 from clearhead.kernels.problem import Problem, exact, tighten
-from clearhead.kernels.rectangle import BLOCK, Head, Rectangle, keep
+from clearhead.kernels.rectangle import KEYS, ROWS, Head, Rectangle, keep
 from clearhead.masks import Mask, Plan
 from clearhead.pyramid import TILE, Pyramid, cell_side, levels
 
@@ -138,7 +138,7 @@ class Pattern:
         Raises:
             ArgumentError: a slice that leaves the pattern, an unknown `what`, or a contribution without `value`.
 
-        Time O(B·Hq·rows·columns·D); memory the result and some blocks of 512 × 512.
+        Time O(B·Hq·rows·columns·D); memory the result and a few blocks of 1024 × 512.
         """
         if what not in ("weight", "logit", "contribution"):
             raise ArgumentError(
@@ -178,7 +178,7 @@ class Pattern:
             norms = self._problem.value[0, 0, r.j0 : r.j1].to(self.dtype).norm(dim=-1)
         out.zero_()
         head = self._head
-        right, scratch = head.right(r.j0, r.j1), out.new_empty(BLOCK * BLOCK)
+        right, scratch = head.right(r.j0, r.j1), out.new_empty(ROWS * KEYS)
         for strip in head.strips(r):
             for part, p, kept in head.blocks(strip, right, scratch):
                 if norms is not None:

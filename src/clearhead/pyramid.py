@@ -14,10 +14,10 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor
 
-from clearhead.kernels.rectangle import BLOCK, Head, Rectangle
+from clearhead.kernels.rectangle import KEYS, ROWS, Head, Rectangle
 
 TILE = 256  # cells along each side of a tile
 DIRECT = 16  # the longest cell that is computed from query and key: such a tile takes about 20 ms, and few are kept
@@ -29,7 +29,13 @@ class Tile(NamedTuple):
 
     mean: Float[Tensor, "rows columns"]
     largest: Float[Tensor, "rows columns"]
-    pairs: Shaped[Tensor, "rows columns"]
+    pairs: Float[Tensor, "rows columns"]
+
+    def part(self, rows: slice, columns: slice) -> Tile | None:
+        """A copy of some cells; None when nothing in them may be seen."""
+        mean, largest, pairs = (x[rows, columns].clone() for x in self)
+        found = Tile(largest if self.mean is self.largest else mean, largest, pairs)
+        return found if bool(found.pairs.any()) else None
 
     @property
     def bytes(self) -> int:
@@ -93,13 +99,9 @@ class Pyramid:
             return cache.get(key)
         except KeyError:
             pass
-        side = cell_side(self.Tq, self.Tk, level)
-        if side > DIRECT:
-            found = self._from_below(level, x, y)
-        elif side > 1:
-            found = self._computed(side, x * TILE * side, y * TILE * side, TILE * side)
-        else:
-            return self._cells(level, x, y)
+        if cell_side(self.Tq, self.Tk, level) <= DIRECT:
+            return self._with_its_block(level, x, y)
+        found = self._from_below(level, x, y)
         cache.put(key, found)
         return found
 
@@ -129,16 +131,16 @@ class Pyramid:
         total = pooled_sum(count, 2)
         return Tile(pooled_sum(mean * count, 2) / total.clamp(min=1), pooled_max(largest, 2), total)
 
-    def _computed(self, side: int, j0: int, i0: int, span: int) -> Tile | None:
-        """Cells of `side` over queries i0:i0 + span and keys j0:j0 + span, from query and key."""
+    def _computed(self, side: int, i0: int, i1: int, j0: int, j1: int) -> Tile | None:
+        """Cells of `side` over queries i0:i1 and keys j0:j1, or as many as there are, from query and key."""
         head = self.head
-        r = Rectangle(i0, min(self.Tq, i0 + span), j0, min(self.Tk, j0 + span))
+        r = Rectangle(i0, min(self.Tq, i1), j0, min(self.Tk, j1))
         around = head.span(r.i0, max(r.i0, r.i1))
         if r.j1 <= around.first_lo or r.j0 >= around.last_hi:
             return None
         rows, columns = (-(-n // side) for n in r.shape)
         total, largest, count = (head.lse.new_zeros(rows, columns) for _ in range(3))
-        right, out = head.right(r.j0, r.j1), head.lse.new_empty(BLOCK * BLOCK)
+        right, out = head.right(r.j0, r.j1), head.lse.new_empty(ROWS * KEYS)
         for strip in head.strips(r):
             down = slice((strip.i0 - i0) // side, -(-(strip.i1 - i0) // side))
             # Rows are pooled block by block, columns once a strip: what is left after the rows is small.
@@ -146,34 +148,36 @@ class Pyramid:
             for part, p, kept in head.blocks(strip, right, out):
                 across = slice(part.j0 - j0, part.j1 - j0)
                 by_cell = _padded_rows(p, side).view(len(sums), side, -1)
-                sums[:, across], tops[:, across] = by_cell.sum(1), by_cell.amax(1)
+                torch.sum(by_cell, 1, out=sums[:, across])
+                torch.amax(by_cell, 1, out=tops[:, across])
                 cells = (down, slice(across.start // side, -(-across.stop // side)))
                 count[cells] = _pairs(part, kept, side, p)
             total[down] = sums.view(len(sums), columns, side).sum(-1)
             largest[down] = tops.view(len(sums), columns, side).amax(-1)
         if not bool(count.any()):
             return None
-        return Tile(total.div_(count.clamp(min=1)), largest, count)
+        # A cell that is a pair is its own mean and its own largest: kept once.
+        return Tile(largest, largest, count) if side == 1 else Tile(total.div_(count.clamp(min=1)), largest, count)
 
-    def _cells(self, level: int, x: int, y: int) -> Tile | None:
-        """A tile of single pairs, kept with the others of its block: blocks are computed whole, as other levels do."""
-        i0, j0 = (at * TILE // BLOCK * BLOCK for at in (y, x))
-        whole = self._computed(1, j0, i0, BLOCK)
+    def _with_its_block(self, level: int, x: int, y: int) -> Tile | None:
+        """A tile from query and key. Blocks are computed whole, as every level does, so small tiles come several at a time."""
+        side = cell_side(self.Tq, self.Tk, level)
+        span = TILE * side
+        high, wide = max(span, ROWS), max(span, KEYS)
+        i0, j0 = y * span // high * high, x * span // wide * wide
+        whole = self._computed(side, i0, i0 + high, j0, j0 + wide)
         wanted = None
-        for row, column in itertools.product(range(0, BLOCK, TILE), range(0, BLOCK, TILE)):
-            beside, below = (j0 + column) // TILE, (i0 + row) // TILE
-            rows, columns = self.shape(level, beside, below)
-            if not rows or not columns:
-                continue
-            tile = None
-            if whole is not None:
-                at = (slice(row, row + rows), slice(column, column + columns))
-                seen = whole.pairs[at] > 0
-                if bool(seen.any()):
-                    largest = whole.largest[at].clone()
-                    tile = Tile(largest, largest, seen)
-            cache.put((self._owner, level, beside, below), tile)
-            if (beside, below) == (x, y):
+        for i, j in itertools.product(
+            range(i0, min(self.Tq, i0 + high), span), range(j0, min(self.Tk, j0 + wide), span)
+        ):
+            at = (j // span, i // span)
+            tile = whole
+            if whole is not None and (high, wide) != (span, span):
+                rows, columns = self.shape(level, *at)
+                down, across = (i - i0) // side, (j - j0) // side
+                tile = whole.part(slice(down, down + rows), slice(across, across + columns))
+            cache.put((self._owner, level, *at), tile)
+            if at == (x, y):
                 wanted = tile
         return wanted
 

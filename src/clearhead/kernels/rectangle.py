@@ -21,7 +21,7 @@ from torch import Tensor
 from clearhead.kernels.problem import Problem
 
 # The weights of a block of this size stay in the second-level cache between two steps, and its product runs near BLAS's peak.
-BLOCK = 512
+ROWS, KEYS = 1024, 512
 FEW_DIGITS = 1e-3  # the error of z − L, as L is rounded, from which on a row is not measured from L
 
 
@@ -194,7 +194,7 @@ class Head:
         if not steep.numel():
             return L, None
         above = torch.zeros_like(L)
-        for rows in steep.split(BLOCK):
+        for rows in steep.split(ROWS):
             L[rows], above[rows] = self.take(rows)._tops()
         return L, above
 
@@ -203,8 +203,8 @@ class Head:
         rows, Tk = len(self.query), len(self.key)
         top = self.lse.new_full((rows,), -torch.inf) if self.sink is None else self.sink.expand(rows).clone()
         total = torch.zeros_like(top) if self.sink is None else torch.ones_like(top)
-        for j0 in range(0, Tk, 4 * BLOCK):
-            z = self.logits(Rectangle(0, rows, j0, min(Tk, j0 + 4 * BLOCK)))
+        for j0 in range(0, Tk, 4 * KEYS):
+            z = self.logits(Rectangle(0, rows, j0, min(Tk, j0 + 4 * KEYS)))
             highest = torch.maximum(top, z.amax(1))
             anchor = torch.where(highest == -torch.inf, 0.0, highest)
             total = total * torch.exp(top - anchor) + torch.exp(z - anchor[:, None]).sum(1)
@@ -256,7 +256,7 @@ class Head:
     # -------------------------------------------------------------------------------------------------------- streams
 
     def blocks(
-        self, r: Rectangle, right: Float[Tensor, "keys _"], out: Float[Tensor, " _"], keys: int = BLOCK
+        self, r: Rectangle, right: Float[Tensor, "keys _"], out: Float[Tensor, " _"], keys: int = KEYS
     ) -> Iterator[tuple[Rectangle, Float[Tensor, "rows _"], Int[Tensor, "rows _"] | None]]:
         """The blocks of a rectangle in which some pair may be seen: where it is, its weights, and what `kept` says.
 
@@ -275,8 +275,8 @@ class Head:
 
     def strips(self, r: Rectangle) -> Iterator[Rectangle]:
         """A rectangle cut into blocks of rows."""
-        for i0 in range(r.i0, r.i1, BLOCK):
-            yield Rectangle(i0, min(r.i1, i0 + BLOCK), r.j0, r.j1)
+        for i0 in range(r.i0, r.i1, ROWS):
+            yield Rectangle(i0, min(r.i1, i0 + ROWS), r.j0, r.j1)
 
     def received(self, row_weights: Float[Tensor, " rows"]) -> Float[Tensor, " tk"]:
         """Σ_i r_i p_ij in float64. Rows whose weight is 0 are not looked at, whatever they hold."""
@@ -287,8 +287,8 @@ class Head:
         head, r = self, row_weights.to(self.lse.dtype)
         if len(rows) < len(self.query):
             head, r = self.take(rows), r[rows]
-        wide = max(BLOCK, BLOCK * BLOCK // len(rows))  # few rows: fewer, wider blocks of them
-        right, out = self.right(0, len(self.key)), self.lse.new_empty(min(len(rows), BLOCK) * wide)
+        wide = max(KEYS, ROWS * KEYS // len(rows))  # few rows: fewer, wider blocks of them
+        right, out = self.right(0, len(self.key)), self.lse.new_empty(min(len(rows), ROWS) * wide)
         for strip in self.strips(Rectangle(0, len(rows), 0, len(self.key))):
             for part, p, _ in head.blocks(strip, right, out, wide):
                 found[part.j0 : part.j1] += torch.mv(p.mT, r[part.i0 : part.i1])

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from clearhead.accelerate import accelerate
     from clearhead.attention import attention, explain, observe
     from clearhead.biases import ALiBi
+    from clearhead.estimate import Estimate, estimate
     from clearhead.masks import All, Causal, Documents, Padding, Prefix, Window
     from clearhead.observables import Observables, Observation
+    from clearhead.pattern import Pattern
+    from clearhead.rollout import Rollout, rollout
     from clearhead.trace import Trace
     from clearhead.watch import watch
 
@@ -24,16 +27,21 @@ __all__ = [
     "All",
     "Causal",
     "Documents",
+    "Estimate",
     "Observables",
     "Observation",
     "Padding",
+    "Pattern",
     "Prefix",
+    "Rollout",
     "Trace",
     "Window",
     "accelerate",
     "attention",
+    "estimate",
     "explain",
     "observe",
+    "rollout",
     "watch",
 ]
 
@@ -41,8 +49,11 @@ _HOMES = {
     "accelerate": ("accelerate",),
     "attention": ("attention", "explain", "observe"),
     "biases": ("ALiBi",),
+    "estimate": ("Estimate", "estimate"),
     "masks": ("All", "Causal", "Documents", "Padding", "Prefix", "Window"),
     "observables": ("Observables", "Observation"),
+    "pattern": ("Pattern",),
+    "rollout": ("Rollout", "rollout"),
     "trace": ("Trace",),
     "watch": ("watch",),
 }
@@ -51,7 +62,7 @@ _HOMES = {
 class _Unloaded(ModuleType):
     """This package until one of its public names is used: `clearhead --help` should not wait for torch.
 
-    Three names, `accelerate`, `attention` and `watch`, are those of the modules they live in. Importing such a module makes
+    Some names, such as `attention` and `watch`, are those of the modules they live in. Importing such a module makes
     Python put the module under that name, so a module `__getattr__` would never be asked; this is asked first, and puts the
     function there.
     """

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,9 +18,6 @@ from clearhead.kernels.problem import Problem, exact, tighten
 from clearhead.kernels.rectangle import KEYS, ROWS, Head, Rectangle, keep
 from clearhead.masks import Mask, Plan
 from clearhead.pyramid import TILE, Pyramid, cell_side, levels
-
-What = Literal["weight", "logit", "contribution"]
-Pool = Literal["mean", "max"]
 
 
 class Pattern:
@@ -126,7 +122,7 @@ class Pattern:
             self._views[b, h] = view
         return self._views[b, h]
 
-    def crop(self, queries: slice, keys: slice, *, what: What = "weight") -> Tensor:
+    def crop(self, queries: slice, keys: slice, *, what: str = "weight") -> Tensor:
         """The numbers of a rectangle of pairs, each of them; (B, Hq, rows, columns).
 
         Arguments:
@@ -167,7 +163,7 @@ class Pattern:
                 view._crop_into(out[b, h], r, what)
         return out
 
-    def _crop_into(self, out: Tensor, r: Rectangle, what: What) -> None:
+    def _crop_into(self, out: Tensor, r: Rectangle, what: str) -> None:
         """Of the only head, the rectangle."""
         if what == "logit":
             for strip in self._head.strips(r):
@@ -201,7 +197,7 @@ class Pattern:
         span = TILE * cell_side(*self.shape[2:], _checked_index("level", level, self.levels, "levels"))
         return max(1, -(-self.shape[3] // span)), max(1, -(-self.shape[2] // span))
 
-    def tile(self, level: int, x: int, y: int, *, pool: Pool = "mean") -> Tensor:
+    def tile(self, level: int, x: int, y: int, *, pool: str = "mean") -> Tensor:
         """One tile of a zoom level: (B, Hq, at most 256 rows, at most 256 columns) cells.
 
         A cell of level l is 2^(levels − 1 − l) queries high and as many keys wide, counted from query 0 and key 0. Pooling

@@ -31,7 +31,10 @@ MAY_IMPORT = {
     "attention": ("errors", "masks", "biases", "observables", "measuring", "reference", "kernels"),
 }
 # Between attention and what shows things to people.
-MIDDLE = ("accelerate", "nn", "watch", "trace", "summary", "tracefile", "whole", "check", "roles", "ladder")
+MIDDLE = (
+    "accelerate", "nn", "watch", "trace", "summary", "tracefile", "whole", "check", "roles", "ladder", "pyramid", "pattern",
+    "rollout", "estimate",
+)  # fmt: skip
 UPPER = ("models", "survey", "viewer", "lesson")
 MIDDLE_MAY = (*MAY_IMPORT, *MIDDLE)
 
@@ -53,6 +56,15 @@ SIGNATURES = {
     "Padding": "(lengths: 'Tensor', side: \"Literal['right', 'left']\" = 'right', "
     "queries: 'Tensor | None' = None) -> None",
     "Prefix": "(n: 'int | Tensor', align: 'Align' = 'end') -> None",
+    "Pattern": "(query: 'Tensor', key: 'Tensor', *, value: 'Tensor | None' = None, mask: 'Mask | Tensor | None' = None, "
+    "bias: 'Tensor | ALiBi | None' = None, scale: 'float | None' = None, softcap: 'float | None' = None, "
+    "sinks: 'Tensor | None' = None, lse: 'Tensor | None' = None) -> 'None'",
+    "rollout": "(patterns: 'Sequence[Pattern]', position: 'int', *, batch: 'int' = 0, "
+    "heads: 'Sequence[int] | Sequence[Sequence[float]] | Tensor | None' = None) -> 'Rollout'",
+    "estimate": "(query: 'Tensor', key: 'Tensor', value: 'Tensor', *, observables: 'Observables | None' = None, "
+    "mask: 'Mask | Tensor | None' = None, bias: 'Tensor | ALiBi | None' = None, scale: 'float | None' = None, "
+    "softcap: 'float | None' = None, sinks: 'Tensor | None' = None, impl: 'str' = 'auto', "
+    "layers: 'int' = 1) -> 'Estimate'",
     "Window": "(keys: 'int', right: 'int' = 0, align: 'Align' = 'end') -> None",
     "Observables": "(max_logit: 'bool' = True, entropy: 'bool' = True, sum_squares: 'bool' = False, top_k: 'int' = 8, "
     "received: 'bool' = True, positions: 'bool' = True, distance: 'bool' = True, distance_histogram: 'bool' = False, "

@@ -22,7 +22,7 @@ from clearhead.kernels.problem import Problem
 
 # The weights of a block of this size stay in the second-level cache between two steps, and its product runs near BLAS's peak.
 ROWS, KEYS = 1024, 512
-FEW_DIGITS = 1e-3  # the error of z − L, as L is rounded, from which on a row is not measured from L
+FEW_DIGITS = 1e-4  # the error of z − L, as L is rounded, from which on a row is not measured from L
 
 
 class Rectangle(NamedTuple):
@@ -256,13 +256,13 @@ class Head:
     # -------------------------------------------------------------------------------------------------------- streams
 
     def blocks(
-        self, r: Rectangle, right: Float[Tensor, "keys _"], out: Float[Tensor, " _"], keys: int = KEYS
+        self, r: Rectangle, right: Float[Tensor, "keys _"], out: Float[Tensor, " _"], keys: int | None = None
     ) -> Iterator[tuple[Rectangle, Float[Tensor, "rows _"], Int[Tensor, "rows _"] | None]]:
         """The blocks of a rectangle in which some pair may be seen: where it is, its weights, and what `kept` says.
 
         `right` is the factor of the rectangle's keys, and the weights lie in `out`, where the next block overwrites them.
         """
-        span, left = self.span(r.i0, r.i1), None
+        span, left, keys = self.span(r.i0, r.i1), None, keys or KEYS
         for j0 in range(r.j0, r.j1, keys):
             part = Rectangle(r.i0, r.i1, j0, min(r.j1, j0 + keys))
             if part.j1 <= span.first_lo or part.j0 >= span.last_hi:

@@ -17,7 +17,8 @@ from clearhead.kernels.problem import Problem, tighten
 from clearhead.masks import Causal, Dense, Mask
 from clearhead.observables import Observables, Observation, measured
 
-SIZES = (256, 1024)  # tokens of the two calls that are timed
+SIZES = (512, 2048)  # tokens of the two calls that are timed
+HEADS = 4  # query heads, at least, that give every thread something to do
 TRIES = 3
 
 
@@ -74,7 +75,7 @@ def estimate(
     Returns:
         An `Estimate`; `print` shows it in one line.
 
-    The first time, two small causal calls of the same widths, dtype and observables (256 and 1024 tokens) are timed, which
+    The first time, two small causal calls of the same widths, dtype and observables (512 and 2048 tokens) are timed, which
     takes about as long as they do; the result is kept for the process. Time is then modelled as a·rows + b·pairs, pairs being
     those within the mask's intervals. On an idle machine it is within a quarter of what is measured for texts of 1,000 tokens
     and more; twice off is possible for a few queries, for labels or bool tensors that hide much inside their intervals, and
@@ -151,11 +152,16 @@ def _measure(p: Problem, observables: Observables, name: str) -> _Rates:
                 best = min(best, time.perf_counter() - start)
         seconds.append(best)
         shapes = shapes or {n: (tuple(x.shape), x.dtype.itemsize) for n, x in seen.values.items()}
-    (rows, few), (more_rows, many) = ((p.groups * T, p.groups * T * (T + 1) // 2) for T in SIZES)
+    heads = p.groups * _key_heads(p)
+    (rows, few), (more_rows, many) = ((heads * T, heads * T * (T + 1) // 2) for T in SIZES)
     a_pair = max(0.0, (seconds[1] * rows - seconds[0] * more_rows) / (many * rows - few * more_rows))
     if not a_pair:  # too noisy to tell apart: all of it counts by pairs
         return _Rates(0.0, seconds[1] / many, shapes)
     return _Rates(max(0.0, (seconds[1] - a_pair * many) / more_rows), a_pair, shapes)
+
+
+def _key_heads(p: Problem) -> int:
+    return max(1, HEADS // max(1, p.groups))
 
 
 def _wait(device: torch.device) -> None:
@@ -164,8 +170,10 @@ def _wait(device: torch.device) -> None:
 
 
 def _small(p: Problem, observables: Observables, T: int) -> tuple[tuple[Tensor, ...], dict[str, object]]:
-    """A causal call over T tokens of one key head, of the same kind."""
+    """A causal call over T tokens and a few heads, of the same kind."""
     random = torch.Generator().manual_seed(0)
+    Hk = _key_heads(p)
+    Hq = Hk * p.groups
 
     def normal(heads: int, width: int) -> Tensor:
         return torch.randn(1, heads, T, width, generator=random).to(p.query)
@@ -175,7 +183,7 @@ def _small(p: Problem, observables: Observables, T: int) -> tuple[tuple[Tensor, 
         mask = Dense((torch.rand(T, T, generator=random) > 0.05).tril().to(p.query.device))
     bias: Tensor | ALiBi | None = None
     if p.slopes is not None:
-        bias = ALiBi(p.slopes[: p.groups])
+        bias = ALiBi(p.slopes[:1].expand(Hq))
     elif p.bias is not None:
         bias = torch.zeros(T if p.bias.shape[2] > 1 else 1, T if p.bias.shape[3] > 1 else 1).to(p.bias)
     options: dict[str, object] = {
@@ -183,10 +191,10 @@ def _small(p: Problem, observables: Observables, T: int) -> tuple[tuple[Tensor, 
         "bias": bias,
         "scale": p.scale,
         "softcap": p.softcap,
-        "sinks": None if p.sinks is None else torch.zeros_like(p.sinks[: p.groups]),
+        "sinks": None if p.sinks is None else p.sinks.new_zeros(Hq),
         "observables": _cut(observables, p.key.shape[2], T),
     }
-    return (normal(p.groups, p.query.shape[3]), normal(1, p.key.shape[3]), normal(1, p.value.shape[3])), options
+    return (normal(Hq, p.query.shape[3]), normal(Hk, p.key.shape[3]), normal(Hk, p.value.shape[3])), options
 
 
 def _cut(observables: Observables, Tk: int, T: int) -> Observables:

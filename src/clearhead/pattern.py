@@ -15,7 +15,7 @@ from clearhead.biases import ALiBi
 from clearhead.errors import ArgumentError, message
 from clearhead.kernels import ops, select
 from clearhead.kernels.problem import Problem, exact, tighten
-from clearhead.kernels.rectangle import KEYS, ROWS, Head, Rectangle, keep
+from clearhead.kernels.rectangle import Head, Rectangle, keep
 from clearhead.masks import Mask, Plan
 from clearhead.pyramid import TILE, Pyramid, cell_side, levels
 
@@ -134,7 +134,7 @@ class Pattern:
         Raises:
             ArgumentError: a slice that leaves the pattern, an unknown `what`, or a contribution without `value`.
 
-        Time O(B·Hq·rows·columns·D); memory the result and a few blocks of 1024 × 512.
+        Time O(B·Hq·rows·columns·D); memory the result and a few blocks of 512 × 512.
         """
         if what not in ("weight", "logit", "contribution"):
             raise ArgumentError(
@@ -174,9 +174,9 @@ class Pattern:
             norms = self._problem.value[0, 0, r.j0 : r.j1].to(self.dtype).norm(dim=-1)
         out.zero_()
         head = self._head
-        right, scratch = head.right(r.j0, r.j1), out.new_empty(ROWS * KEYS)
+        right = head.right(r.j0, r.j1)
         for strip in head.strips(r):
-            for part, p, kept in head.blocks(strip, right, scratch):
+            for part, p, kept in head.blocks(strip, right):
                 if norms is not None:
                     p.mul_(norms[part.j0 - r.j0 : part.j1 - r.j0])
                     if kept is not None:

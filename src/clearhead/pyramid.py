@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clearhead.kernels.rectangle import KEYS, ROWS, Head, Rectangle
+from clearhead.kernels.rectangle import KEYS, ROWS, Head, Rectangle, scratch
 
 TILE = 256  # cells along each side of a tile
 DIRECT = 16  # the longest cell that is computed from query and key: such a tile takes about 20 ms, and few are kept
@@ -140,12 +140,13 @@ class Pyramid:
             return None
         rows, columns = (-(-n // side) for n in r.shape)
         total, largest, count = (head.lse.new_zeros(rows, columns) for _ in range(3))
-        right, out = head.right(r.j0, r.j1), head.lse.new_empty(ROWS * KEYS)
+        right = head.right(r.j0, r.j1)
         for strip in head.strips(r):
             down = slice((strip.i0 - i0) // side, -(-(strip.i1 - i0) // side))
             # Rows are pooled block by block, columns once a strip: what is left after the rows is small.
-            sums, tops = (head.lse.new_zeros(down.stop - down.start, columns * side) for _ in range(2))
-            for part, p, kept in head.blocks(strip, right, out):
+            high = down.stop - down.start
+            sums, tops = (scratch.take(name, head.lse, high, columns * side).zero_() for name in ("sums", "tops"))
+            for part, p, kept in head.blocks(strip, right):
                 across = slice(part.j0 - j0, part.j1 - j0)
                 by_cell = _padded_rows(p, side).view(len(sums), side, -1)
                 torch.sum(by_cell, 1, out=sums[:, across])

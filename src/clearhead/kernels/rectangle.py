@@ -8,6 +8,8 @@ another shape rounds its sums in another order.
 from __future__ import annotations
 
 import dataclasses
+import math
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,8 +23,29 @@ from torch import Tensor
 from clearhead.kernels.problem import Problem
 
 # The weights of a block of this size stay in the second-level cache between two steps, and its product runs near BLAS's peak.
-ROWS, KEYS = 1024, 512
+ROWS, KEYS = 512, 512
+HELD = 16 << 20  # bytes of scratch memory of one name that a thread holds on to
 FEW_DIGITS = 1e-4  # the error of z − L, as L is rounded, from which on a row is not measured from L
+
+
+class _Scratch(threading.local):
+    """Memory of each thread that is used again and again: fresh pages cost more than the arithmetic done on them."""
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
+
+    def take(self, name: str, like: Tensor, *shape: int) -> Tensor:
+        """An uninitialised tensor, which overwrites the last one of this name."""
+        key, size = (name, like.device, like.dtype), math.prod(shape)
+        if size * like.dtype.itemsize > HELD:
+            return torch.empty(shape, dtype=like.dtype, device=like.device)
+        if key not in self.held or self.held[key].numel() < size:
+            with torch.inference_mode(False):
+                self.held[key] = torch.empty(size, dtype=like.dtype, device=like.device)
+        return self.held[key][:size].view(shape)
+
+
+scratch = _Scratch()
 
 
 class Rectangle(NamedTuple):
@@ -135,17 +158,18 @@ class Head:
         if r.j0 < span.last_lo or r.j1 > span.first_hi:
             j = torch.arange(r.j0, r.j1, dtype=torch.int32, device=self.lo.device)
             if r.j1 > span.first_hi:
-                found = torch.lt(j, self.hi[r.i0 : r.i1, None], out=self._bits(r))
+                found = torch.lt(j, self.hi[r.i0 : r.i1, None], out=self._bits("kept", r))
             if r.j0 < span.last_lo:
-                begun = torch.ge(j, self.lo[r.i0 : r.i1, None], out=self._bits(r))
+                begun = torch.ge(j, self.lo[r.i0 : r.i1, None], out=self._bits("begun", r))
                 found = begun if found is None else found.mul_(begun)
         for more in self._seen_one_by_one(r):
-            found = self._bits(r).copy_(more) if found is None else found.mul_(more)
+            found = self._bits("kept", r).copy_(more) if found is None else found.mul_(more)
         return None if found is None else found.neg_()
 
-    def _bits(self, r: Rectangle) -> Tensor:
+    def _bits(self, name: str, r: Rectangle) -> Tensor:
+        """Scratch memory for integers as wide as a weight."""
         wide = torch.int64 if self.lse.dtype == torch.float64 else torch.int32
-        return torch.empty(r.shape, dtype=wide, device=self.lo.device)
+        return scratch.take(name, self.lse, *r.shape).view(wide)
 
     @property
     def looks_at_pairs(self) -> bool:
@@ -172,14 +196,29 @@ class Head:
         return self.softcap is None and self.bias is None and self.slope is None
 
     def left(self, i0: int, i1: int, *, measured: bool = True) -> Float[Tensor, "rows _"]:
-        """Queries as the left factor of a product: times the scale, and when `measured`, with −L beside them."""
-        q = self.query[i0:i1].to(self.lse.dtype) * self.scale
-        return torch.cat([q, -self.anchors[0][i0:i1, None]], 1) if measured and self.folded else q
+        """Queries as the left factor of a product: times the scale, and when `measured`, with −L beside them.
+
+        What is measured lies in scratch memory.
+        """
+        if not measured:
+            return self.query[i0:i1].to(self.lse.dtype) * self.scale
+        anchor, D = self.anchors[0], self.query.shape[1]
+        q = scratch.take("left", self.lse, i1 - i0, D + self.folded)
+        q[:, :D].copy_(self.query[i0:i1]).mul_(self.scale)
+        if self.folded:
+            torch.neg(anchor[i0:i1], out=q[:, D])
+        return q
 
     def right(self, j0: int, j1: int, *, measured: bool = True) -> Float[Tensor, "keys _"]:
-        """Keys as the right factor; when `measured`, with the 1 that −L is multiplied by."""
-        k = self.key[j0:j1].to(self.lse.dtype)
-        return torch.cat([k, k.new_ones(j1 - j0, 1)], 1) if measured and self.folded else k
+        """Keys as the right factor; when `measured`, with the 1 that −L is multiplied by, and in scratch memory."""
+        if not measured:
+            return self.key[j0:j1].to(self.lse.dtype)
+        D = self.key.shape[1]
+        k = scratch.take("right", self.lse, j1 - j0, D + self.folded)
+        k[:, :D].copy_(self.key[j0:j1])
+        if self.folded:
+            k[:, D] = 1.0
+        return k
 
     @cached_property
     def anchors(self) -> tuple[Float[Tensor, " rows"], Float[Tensor, " rows"] | None]:
@@ -256,13 +295,14 @@ class Head:
     # -------------------------------------------------------------------------------------------------------- streams
 
     def blocks(
-        self, r: Rectangle, right: Float[Tensor, "keys _"], out: Float[Tensor, " _"], keys: int | None = None
+        self, r: Rectangle, right: Float[Tensor, "keys _"], keys: int | None = None
     ) -> Iterator[tuple[Rectangle, Float[Tensor, "rows _"], Int[Tensor, "rows _"] | None]]:
         """The blocks of a rectangle in which some pair may be seen: where it is, its weights, and what `kept` says.
 
-        `right` is the factor of the rectangle's keys, and the weights lie in `out`, where the next block overwrites them.
+        `right` is the factor of the rectangle's keys. The weights lie in scratch memory, where the next block overwrites them.
         """
         span, left, keys = self.span(r.i0, r.i1), None, keys or KEYS
+        out = scratch.take("weights", self.lse, r.shape[0] * min(keys, r.shape[1]))
         for j0 in range(r.j0, r.j1, keys):
             part = Rectangle(r.i0, r.i1, j0, min(r.j1, j0 + keys))
             if part.j1 <= span.first_lo or part.j0 >= span.last_hi:
@@ -288,9 +328,9 @@ class Head:
         if len(rows) < len(self.query):
             head, r = self.take(rows), r[rows]
         wide = max(KEYS, ROWS * KEYS // len(rows))  # few rows: fewer, wider blocks of them
-        right, out = self.right(0, len(self.key)), self.lse.new_empty(min(len(rows), ROWS) * wide)
+        right = self.right(0, len(self.key))
         for strip in self.strips(Rectangle(0, len(rows), 0, len(self.key))):
-            for part, p, _ in head.blocks(strip, right, out, wide):
+            for part, p, _ in head.blocks(strip, right, wide):
                 found[part.j0 : part.j1] += torch.mv(p.mT, r[part.i0 : part.i1])
         return found
 

@@ -266,6 +266,38 @@ def test_levels_agree_to_the_last_bit_at_the_size_of_real_blocks(mask: str) -> N
         torch.testing.assert_close(deep, crop)
 
 
+def test_every_level_computes_the_same_blocks() -> None:
+    """A product of another shape may round in another order, so levels that agree to the last bit must not cut otherwise."""
+    T, asked = 1300, set[rectangle.Rectangle]()
+    weights = rectangle.Head.weights
+
+    def noted(head: rectangle.Head, r: rectangle.Rectangle, *more: Any) -> Tensor:
+        asked.add(r)
+        return weights(head, r, *more)
+
+    case = call(T, torch.float32, "causal")
+    with mock.patch.object(rectangle.Head, "weights", noted):
+        for level in range(4):
+            pattern = made(case).head(0)
+            for x, y in ((0, 0), tuple(n - 1 for n in pattern.tiles(level))):
+                pattern.tile(level, x, y)
+    edges = [(at, min(T, at + 512)) for at in range(0, T, 512)]
+    assert asked == {rectangle.Rectangle(*down, *across) for down in edges for across in edges if across <= down}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_rows_of_padding_are_in_no_cell(side: Any) -> None:
+    case = call(300, torch.float64, "everything")
+    case.options["mask"] = Causal() & Padding(torch.tensor([200, 270]), side=side)
+    clean = pooled(whole(case), real_rows(made(case)), 2)
+    case.query[0, :, slice(0, 100) if side == "left" else slice(200, 300)] = math.nan
+    pattern = made(case)
+    for pool, x in clean.items():
+        close(pattern.tile(0, 0, 0, pool=pool), x)
+    rows = pattern.crop(EVERYTHING, EVERYTHING).isnan().any(-1)[0, 0]
+    assert int(rows.sum()) == (0 if side == "left" else 100)  # a crop shows them as they are
+
+
 def test_tiles_are_the_same_whichever_was_asked_for_first() -> None:
     case = call(2100, torch.float32, "causal")
     up, down = (made(case).head(1) for _ in range(2))

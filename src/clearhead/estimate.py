@@ -192,20 +192,30 @@ def _small(p: Problem, observables: Observables, T: int) -> tuple[tuple[Tensor, 
         "scale": p.scale,
         "softcap": p.softcap,
         "sinks": None if p.sinks is None else p.sinks.new_zeros(Hq),
-        "observables": _cut(observables, p.key.shape[2], T),
+        "observables": _cut(observables, Hq, p.value.shape[3], T),
     }
     return (normal(Hq, p.query.shape[3]), normal(Hk, p.key.shape[3]), normal(Hk, p.value.shape[3])), options
 
 
-def _cut(observables: Observables, Tk: int, T: int) -> Observables:
-    """The same for T tokens: what has an entry a key is cut or repeated to T, of the first sample alone."""
-    changed: dict[str, object] = {"rows": tuple(n % T for n, _ in enumerate(observables.rows))}
-    for field in dataclasses.fields(observables):
-        x = getattr(observables, field.name)
-        if isinstance(x, Tensor) and x.ndim and x.shape[-1] == Tk:
-            x = x[:1] if x.ndim > 1 else x
-            changed[field.name] = x.repeat(*[1] * (x.ndim - 1), -(-T // max(1, Tk)))[..., :T]
-    return dataclasses.replace(observables, **changed)  # type: ignore[arg-type]
+def _cut(observables: Observables, Hq: int, Dv: int, T: int) -> Observables:
+    """The same for T tokens of one sample and Hq heads: as many groups, as wide a projection, any tokens."""
+    j = torch.arange(T)
+
+    def groups(ids: Tensor | None) -> Tensor | None:
+        return None if ids is None else j % (1 + max(0, int(ids.max()) if ids.numel() else 0))
+
+    projection = observables.output_weight
+    return dataclasses.replace(
+        observables,
+        rows=tuple(n % T for n in range(len(observables.rows))),
+        token_ids=None if observables.token_ids is None else j % 100,
+        key_groups=groups(observables.key_groups),
+        query_groups=groups(observables.query_groups),
+        row_weights=None if observables.row_weights is None else torch.ones(T),
+        output_weight=None if projection is None else projection.new_zeros(len(projection), Hq * Dv),
+        first_key=0,
+        first_query=None,
+    )
 
 
 def _kept_bytes(call: _Call, observables: Observables, rates: _Rates) -> int:
@@ -213,7 +223,8 @@ def _kept_bytes(call: _Call, observables: Observables, rates: _Rates) -> int:
     p = call.problem
     B, Hq, Tq, _ = p.query.shape
     Tk, Dv = p.value.shape[2:]
-    sizes = {"B": B, "Hq": Hq, "Tq": Tq, "Tk": Tk, "Dv": Dv}
+    bins = 1 + (max(1, Tq, Tk) - 1).bit_length()  # of distances: one for 0, and one for every power of two
+    sizes = {"B": B, "Hq": Hq, "Tq": Tq, "Tk": Tk, "Dv": Dv, "bins": bins}
     known = measured(Observation)
     total = 0
     for name, (shape, size) in rates.shapes.items():

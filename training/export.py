@@ -19,6 +19,7 @@ from training.train import Plan, Run
 
 PACKAGE = Path(__file__).parent.parent / "src" / "clearhead" / "models" / "builtin"
 PERIODS = (25, 50, 200)
+TOLD = ("previous-token", "induction", "first-token")
 
 
 @torch.no_grad()
@@ -90,7 +91,8 @@ def export(plan: Plan, folder: Path = CACHE / "run") -> None:
     stored = {name: p.detach().to(torch.float16) for name, p in run.network.named_parameters()}
     run.network.load_state_dict({name: t.float() for name, t in stored.items()})
     bits = bits_per_byte(run.network, corpus)
-    found = {period: calibrate(run.network, VOCABULARY, period=period, seeds=8, bos=0) for period in PERIODS}
+    measured = {period: calibrate(run.network, VOCABULARY, period=period, seeds=8, bos=0) for period in PERIODS}
+    found = {p: {h: {role: scores[role] for role in TOLD} for h, scores in of.items()} for p, of in measured.items()}
     text = card(plan, run.step, bits, found)
     PACKAGE.mkdir(parents=True, exist_ok=True)
     save_file(stored, PACKAGE / "model.safetensors.part")

@@ -9,7 +9,7 @@ everything is near.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -127,21 +127,28 @@ def roles(trace: Trace, *, sample: int = 0) -> dict[Head, list[RoleScore]]:
       followed them, over the same queries.
     - broad: mean entropy / log n_i; its null is 1, and it is labelled from 0.9 on.
 
-    Induction and duplicate-token need `Observables(token_ids=…)` when watching and `trace.token_ids`, and are left out
-    otherwise. A role that no query can show (no repeated token) scores NaN and is never labelled.
+    Induction and duplicate-token need to know the tokens (a model that is given token ids is watched with them), and are left
+    out otherwise; cross-attention, whose keys are another stream's, can only be broad. A role that no query can show (no
+    repeated token) scores NaN and is never labelled. Of a trace of several texts the first is taken: see `Trace.runs`.
     """
     found: dict[Head, list[RoleScore]] = {}
     for call in trace.calls:
+        if call.run != trace.calls[0].run:
+            continue
         observation = call.observation
-        text = _text(observation, trace.token_ids, sample)
+        ids = call.key_ids
+        known = None if ids is None else ids[sample].tolist()
+        text = _text(observation, known if known is not None or sample else trace.token_ids, sample)
         scores: list[list[RoleScore]] = [[] for _ in range(call.heads)]
         for name, role in _MEASURES.items():
             if role.needs_ids and (text.ids is None or "same_token" not in observation.values):
                 continue
+            if call.crosses and name != "broad":
+                continue
             means = role.measure(observation, text, sample)
             for h, score in enumerate(means.score.tolist()):
                 scores[h].append(_judged(name, score, means.null))
-        found |= {Head(call.layer, h): of_head for h, of_head in enumerate(scores)}
+        found |= dict(zip(call.addresses(), scores, strict=True))
     return found
 
 
@@ -172,23 +179,43 @@ def label(scores: Iterable[RoleScore]) -> RoleScore | None:
 
 
 class Calibrated(NamedTuple):
-    """Mean over seeds, and its standard error."""
+    """Mean over seeds and its standard error; what uniform attention scores on the same texts; whether it earns the label."""
 
     mean: float
     error: float
+    null: float
+    threshold: float
+    labelled: bool
 
 
 def calibrate(
-    network: nn.Module, vocabulary: int, *, period: int = 50, seeds: int = 4, bos: int | None = None
+    network: nn.Module,
+    vocabulary: int,
+    *,
+    period: int = 50,
+    seeds: int = 4,
+    bos: int | None = None,
+    around: tuple[Sequence[int], Sequence[int]] = ((), ()),
+    avoid: Collection[int] = (),
 ) -> dict[Head, dict[str, Calibrated]]:
-    """Previous-token, induction and first-token scores on repeated random tokens: mean and standard error over seeds.
+    """Every role's score on repeated random tokens: mean and standard error over seeds, beside the null.
 
-    Each text is `period` random tokens, twice (after `bos`, if the model starts its texts with one). Previous-token and
-    first-token are means over all queries but the first. Induction is the mean of p_{i, i − period + 1} over the second
-    copies i: from a token to what followed its first copy. The last token of the first copy is no part of it: a diagonal
-    drawn through it would end at the first token of all, to which many heads attend anyway.
+    Each text is `period` random tokens, twice (after `bos`, if the model starts its texts with one). Previous-token,
+    first-token, self and broad are means over all queries but the first. Induction is the mean of p_{i, i − period + 1} over
+    the second copies i: from a token to what followed its first copy. The last token of the first copy is no part of it: a
+    diagonal drawn through it would end at the first token of all, to which many heads attend anyway. Duplicate-token is the
+    mean of p_{i, i − period} over the same queries.
 
-    `network(ids)` takes integer ids (1, T). Time: `seeds` forward passes of 2 · period tokens.
+    Arguments:
+        network: takes integer ids (1, T).
+        vocabulary: how many tokens to draw from.
+        period: length of the random text before it repeats.
+        seeds: how many texts.
+        bos: the token every text starts with, if the model has one.
+        around: in its place, tokens before and after every text, as an encoder's.
+        avoid: tokens that are not drawn, such as special ones.
+
+    Time: `seeds` forward passes of 2 · period tokens. Raises `ArgumentError` for sizes too small to mean anything.
     """
     for name, value, least in (("vocabulary", vocabulary, 2), ("period", period, 2), ("seeds", seeds, 2)):
         if value < least:
@@ -197,33 +224,62 @@ def calibrate(
                     name, expected=f"an integer >= {least}", got=str(value), remedy="A standard error needs two seeds."
                 )
             )
-    measured: dict[Head, dict[str, list[float]]] = {}
-    start = 0 if bos is None else 1
-    second = start + period  # position where the second copy begins
-    rows = tuple(range(second, second + period))
+    before = torch.tensor([*around[0], *([] if bos is None else [bos])], dtype=torch.int64)
+    after = torch.tensor(list(around[1]), dtype=torch.int64)
     device = next((p.device for p in network.parameters()), torch.device("cpu"))
+    allowed = torch.tensor([i for i in range(vocabulary) if i not in set(avoid)])
+    measured: dict[Head, dict[str, list[_Score]]] = {}
     for seed in range(seeds):
         generator = torch.Generator().manual_seed(seed)
-        once = torch.randint(vocabulary, (period,), generator=generator)
-        ids = torch.cat([torch.tensor([] if bos is None else [bos], dtype=torch.int64), once, once])[None].to(device)
-        wanted = Observables(top_k=0, map=0, received=False, distance=False, entropy=False, rows=rows)
-        with torch.no_grad(), watch(network, observables=wanted) as trace:
-            network(ids)
-        for call in trace.calls:
-            seen = call.observation
-            after = torch.tensor(rows, device=device) - period + 1
-            at = after[None, :, None].expand(seen.rows.shape[1], -1, 1)
-            scores = {
-                "previous-token": seen.mean("previous_weight", start=1)[0],
-                "induction": seen.rows[0].gather(-1, at).squeeze(-1).mean(-1),
-                "first-token": seen.mean("first_weight", start=1)[0],
-            }
-            for role, of_heads in scores.items():
-                for h, value in enumerate(of_heads.tolist()):
-                    measured.setdefault(Head(call.layer, h), {}).setdefault(role, []).append(value)
-    return {head: {role: _over_seeds(values) for role, values in found.items()} for head, found in measured.items()}
+        once = allowed[torch.randint(len(allowed), (period,), generator=generator)]
+        ids = torch.cat([before, once, once, after])[None].to(device)
+        for head, scores in _repeated(network, ids, len(before), period).items():
+            for role, score in scores.items():
+                measured.setdefault(head, {}).setdefault(role, []).append(score)
+    return {head: {role: _over_seeds(role, s) for role, s in found.items()} for head, found in measured.items()}
 
 
-def _over_seeds(values: list[float]) -> Calibrated:
-    numbers = torch.tensor(values, dtype=torch.float64)
-    return Calibrated(float(numbers.mean()), float(numbers.std() / math.sqrt(len(values))))
+class _Score(NamedTuple):
+    value: float
+    null: float
+
+
+def _repeated(network: nn.Module, ids: Tensor, start: int, period: int) -> dict[Head, dict[str, _Score]]:
+    """The scores on one text whose tokens from `start` on are `period` random ones, twice."""
+    second = start + period  # position where the second copy begins
+    rows = tuple(range(second, second + period))
+    wanted = Observables(top_k=0, map=0, received=False, distance=False, rows=rows)
+    with torch.no_grad(), watch(network, observables=wanted) as trace:
+        network(ids)
+    found: dict[Head, dict[str, _Score]] = {}
+    for call in trace.calls:
+        seen = call.observation
+        if call.crosses:
+            continue
+        text = _text(seen, None, 0)
+        later = text.real & (text.positions >= 1)
+        queries = torch.tensor(rows, device=ids.device)
+        null = float((1 / text.seen)[queries].mean())
+
+        def diagonal(back: int, seen: Observation = seen, queries: Tensor = queries) -> Tensor:
+            at = (queries - back)[None, :, None].expand(seen.rows.shape[1], -1, 1)
+            return seen.rows[0].gather(-1, at).squeeze(-1).mean(-1)
+
+        means = {
+            "previous-token": _mean(seen.previous_weight[0], 1 / text.seen, later),
+            "induction": _Means(diagonal(period - 1), null),
+            "duplicate-token": _Means(diagonal(period), null),
+            "first-token": _mean(seen.first_weight[0], 1 / text.seen, later),
+            "self": _mean(seen.self_weight[0], 1 / text.seen, later),
+            "broad": _broad(seen, text, 0),
+        }
+        for n, head in enumerate(call.addresses()):
+            found[head] = {role: _Score(float(mean.score[n]), mean.null) for role, mean in means.items()}
+    return found
+
+
+def _over_seeds(role: str, scores: list[_Score]) -> Calibrated:
+    numbers = torch.tensor([score.value for score in scores], dtype=torch.float64)
+    judged = _judged(role, float(numbers.mean()), sum(score.null for score in scores) / len(scores))
+    error = float(numbers.std() / math.sqrt(len(scores)))
+    return Calibrated(judged.score, error, judged.null, judged.threshold, judged.labelled)

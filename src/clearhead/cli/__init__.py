@@ -14,6 +14,7 @@ from clearhead.cli.bench import bench
 from clearhead.cli.doctor import doctor
 from clearhead.cli.lesson import lesson
 from clearhead.cli.look import look
+from clearhead.cli.roles import roles
 from clearhead.errors import ClearheadError
 
 # Any option or argument that cannot be read. Of these errors typer exports only BadParameter, which is one kind of them.
@@ -28,6 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(look)
+app.command()(roles)
 app.command()(lesson)
 app.command()(bench)
 app.command()(doctor)

@@ -9,21 +9,21 @@ from clearhead.errors import InputError
 from clearhead.whole import whole
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, option: str = "--file") -> str:
     """A UTF-8 text file; raises `InputError` saying what is wrong with it."""
     if path.is_dir():
-        raise InputError(f"--file {path}: is a folder; name a text file in it")
+        raise InputError(f"{option} {path}: is a folder; name a text file in it")
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise InputError(f"--file {path}: {error.strerror or error}") from error
+        raise InputError(f"{option} {path}: {error.strerror or error}") from error
     if b"\0" in raw:
-        raise InputError(f"--file {path}: holds zero bytes, so it is no text file; extract its text first")
+        raise InputError(f"{option} {path}: holds zero bytes, so it is no text file; extract its text first")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"--file {path}: is not UTF-8 (byte {error.start} is 0x{raw[error.start]:02x}); convert it, for example with "
+            f"{option} {path}: is not UTF-8 (byte {error.start} is 0x{raw[error.start]:02x}); convert it, for example with "
             f"iconv -f latin1 -t utf-8"
         ) from error
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clearhead.cli.files import check_writable, read_text, write_whole
 from clearhead.errors import InputError
+
+if TYPE_CHECKING:
+    from clearhead.models import Model
 
 PASSAGE = """The lamp was lit before the rain began. Mara set the kettle down, counted the letters again, and put the oldest \
 one on top. Three winters ago the harbour master had written that the boats would come back before the rain began, and \
@@ -17,6 +20,7 @@ three winters ago she had believed it. Now the kettle sang, the lamp was lit, an
 letter. The harbour master had written, "Keep the lamp where we can see it." So Mara set the lamp in the window, counted \
 the letters again, and waited for the boats to come back."""
 MODELS = '"builtin", "smollm2", a Hugging Face folder, a GGUF file, or a hub id such as org/name.'
+ANSWERED = 40  # tokens written for an answer unless --continue says otherwise
 MARKED = 32  # keys kept for every query on the page: enough to shade a text, few enough to send
 CELLS = 128  # along each side of a map: up to this many tokens a map shows every pair
 
@@ -35,6 +39,12 @@ def look(
             "--continue", min=0, metavar="N", help="Let the model write N more tokens, shown on the same grid."
         ),
     ] = 0,
+    document: Annotated[
+        list[Path] | None, typer.Option(help="A UTF-8 file to ask about, with --question; may be given several times.")
+    ] = None,
+    question: Annotated[
+        str | None, typer.Option(help="Ask it about the documents: what does the answer take from each?")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
     png: Annotated[Path | None, typer.Option(help="Write the maps of all heads as a picture.")] = None,
@@ -50,7 +60,12 @@ def look(
       clearhead look --file notes.txt --token 5 --html heads.html --png heads.png
 
       clearhead look --json | jq '.heads[0]'
+
+      clearhead look --model smollm2 --document a.txt --document b.txt --question "Who wrote the letter?"
     """
+    if question is not None or document:
+        _asked(model, text, file, document or [], question, write, top_k, as_json, html, png)
+        return
     if text is not None and file is not None:
         raise InputError("TEXT and --file: give one of them, not both")
     if text is not None:
@@ -61,7 +76,6 @@ def look(
             check_writable(option, path)
 
     from clearhead.cli.report import as_document, report
-    from clearhead.models import load
     from clearhead.trace import Head
     from clearhead.viewer import look as run
     from clearhead.viewer import page, picture
@@ -69,7 +83,7 @@ def look(
     wanted = None if head is None else Head.parse(head)
     pictured = html is not None or png is not None
     view = run(
-        load(model, progress=lambda said: print(said, file=sys.stderr, flush=True)),
+        loaded(model),
         whole,
         start=start,
         write=write,
@@ -91,6 +105,58 @@ def look(
     for path in (html, png):
         if path is not None:
             print(f"wrote {path}")
+
+
+def _asked(
+    model: str,
+    text: str | None,
+    file: Path | None,
+    documents: list[Path],
+    question: str | None,
+    write: int,
+    top_k: int,
+    as_json: bool,
+    html: Path | None,
+    png: Path | None,
+) -> None:
+    """The answer to a question about documents."""
+    if text is not None or file is not None:
+        raise InputError("--document: holds the text; leave TEXT and --file out")
+    if question is None:
+        raise InputError("--document: give a --question about it, or look at it with --file")
+    _check_text(question)
+    texts = [(path.name, read_text(path, "--document")) for path in documents]
+    for option, path in (("--html", html), ("--png", png)):
+        if path is not None:
+            check_writable(option, path)
+
+    from clearhead.cli.ask_report import as_document, report
+    from clearhead.viewer import page, picture
+    from clearhead.viewer.ask import ask
+
+    cells = CELLS if html is not None or png is not None else 0
+    kept = max(top_k, MARKED if html is not None else 0)
+    asked = ask(loaded(model), texts, question, write=write or ANSWERED, top_k=kept, cells=cells)
+    if html is not None:
+        write_whole("--html", html, page(asked.view).encode("utf-8"))
+    if png is not None:
+        write_whole("--png", png, picture(asked.view))
+    if as_json:
+        import json
+
+        print(json.dumps(as_document(asked), allow_nan=False))
+        return
+    report(asked)
+    for path in (html, png):
+        if path is not None:
+            print(f"wrote {path}")
+
+
+def loaded(model: str) -> Model:
+    """The model of a name; what takes long is said on stderr."""
+    from clearhead.models import load
+
+    return load(model, progress=lambda said: print(said, file=sys.stderr, flush=True))
 
 
 def _check_text(text: str) -> None:

@@ -24,7 +24,7 @@ def report(view: View, head: Head, query: int, top_k: int) -> None:
     console = Console(file=sys.stdout, highlight=False)
     if not console.is_terminal:
         console = Console(file=sys.stdout, highlight=False, width=120, no_color=True)
-    for line in _what_ran(view):
+    for line in what_ran(view):
         console.print(line, soft_wrap=True)
     console.print()
     console.print(_heads(view, query))
@@ -34,7 +34,8 @@ def report(view: View, head: Head, query: int, top_k: int) -> None:
     console.print(_shaded(view, head, query), soft_wrap=False)
 
 
-def _what_ran(view: View) -> list[Text]:
+def what_ran(view: View) -> list[Text]:
+    """What was read, by what, and what was kept of it."""
     heads = len(view.trace.heads())
     written = view.tokens - view.prompt
     tokens = f"{view.tokens} tokens" + (f" ({written} written by the model)" if written else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ class HubModel(Model):
     tokenizer: Any
     before: Sequence[int]
     after: Sequence[int]
+    special: Collection[int]
     writes: bool
 
     def __repr__(self) -> str:
@@ -57,11 +58,9 @@ class HubModel(Model):
 
     def pieces(self, ids: list[int]) -> list[str]:  # noqa: D102
         self.check(ids)
-        special = set(self.tokenizer.all_special_ids)
-        special |= {i for i, token in self.tokenizer.added_tokens_decoder.items() if token.special}
         names = self.tokenizer.convert_ids_to_tokens(ids)
         written = [
-            f"‹{i}›" if name is None else name if i in special else self._bytes(name, first=n == 0)
+            f"‹{i}›" if name is None else name if i in self.special else self._bytes(name, first=n == 0)
             for n, (i, name) in enumerate(zip(ids, names, strict=True))
         ]
         return pieces(written)
@@ -133,7 +132,9 @@ def load_hub(name: str, where: Path | str, dtype: torch.dtype | None, *, trust_r
         )
     network = network.eval().requires_grad_(requires_grad=False)
     writes = auto is hf.AutoModelForCausalLM
-    return HubModel(name, network, tokenizer, *_around(tokenizer), writes)
+    special = set(tokenizer.all_special_ids)
+    special |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return HubModel(name, network, tokenizer, *_around(tokenizer), special, writes)
 
 
 def _around(tokenizer: Any) -> tuple[list[int], list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import nn
@@ -30,6 +30,8 @@ class Model(ABC):
     """Tokens that stand before every text."""
     after: Sequence[int] = ()
     """Tokens that stand after every text."""
+    special: Collection[int] = ()
+    """Tokens that are no text."""
     writes: bool = True
     """Whether it can continue a text."""
 

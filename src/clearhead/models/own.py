@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ class OwnModel(Model):
     network: Transformer
     tokenizer: Tokenizer
     before: Sequence[int] = (START,)
+    special: Collection[int] = (START,)
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, {self.config})"

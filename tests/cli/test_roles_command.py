@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def run(*words, cwd=None):
+    done = subprocess.run(
+        [sys.executable, "-m", "clearhead", *words], capture_output=True, text=True, check=False, cwd=cwd
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.tiny
+def test_roles_of_the_builtin_model_stand_beside_their_error_and_null():
+    code, out, err = run("roles", "--seeds", "2")
+    assert (code, err.count("\n")) == (0, 1)
+    assert "builtin: 24 heads in 4 layers" in out
+    row = next(line for line in out.splitlines() if line.startswith("L1H3"))
+    assert row.split()[:5] == ["L1H3", "previous-token", "1.00", "0.00", "0.04"]
+    assert "no label" in out
+    assert "± its standard error" in out
+
+
+def test_json_holds_every_role_of_every_head():
+    code, out, _ = run("roles", "builtin", "--seeds", "2", "--period", "10", "--text", "To be, or not to be", "--json")
+    found = json.loads(out)
+    assert (code, found["schema"], found["seeds"], found["period"], len(found["heads"])) == (0, 1, 2, 10, 24)
+    head = next(h for h in found["heads"] if h["head"] == "L1H3")
+    assert head["role"] == "previous-token"
+    assert set(head["calibrated"]) == set(head["on_this_text"]) >= {"induction", "duplicate-token", "broad"}
+    score = head["calibrated"]["previous-token"]
+    assert score["score"] > 0.9 > score["threshold"] > score["uniform"] > 0
+    assert score["labelled"]
+    assert score["error"] is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("gpt9",), "model 'gpt9': expected"),
+        (("--period", "600"), "--period 600: twice that is more than the 1024 tokens that builtin reads"),
+        (("--text", "a", "--file", "b"), "--text and --file: give one of them, not both"),
+        (("--seeds", "1"), "--seeds"),
+    ],
+)
+def test_bad_input_is_one_line(words, text):
+    code, out, err = run("roles", *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert text in err
+
+
+def test_a_question_says_what_its_answer_takes_from_each_document(tmp_path):
+    (tmp_path / "a.txt").write_text("The king is dead.", "utf-8")
+    (tmp_path / "b.txt").write_text("The queen lives <|start|>.", "utf-8")
+    words = ("look", "--document", "a.txt", "--document", "b.txt", "--question", "Who lives?", "--continue", "5")
+    code, out, err = run(*words, "--json", cwd=tmp_path)
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert found["groups"] == ["a.txt", "b.txt", "first token", "question", "answer"]
+    first, end = found["answer"]["first"], found["answer"]["end"]
+    assert end - first == len(found["by_token"]) == 5
+    for row in (found["weight"], *found["by_token"], *found["by_head"].values()):
+        assert sum(row) == pytest.approx(1, abs=1e-4)
+    assert found["by_token"][0][4] == 0  # nothing had been answered yet
+    shown = ["".join(t["piece"] for t in found["tokens"][d["first"] : d["end"]]) for d in found["documents"]]
+    assert shown == ["The·king·is·dead.↵↵", "The·queen·lives·<|start|>.↵↵"]
+    assert sum(t["id"] == 0 for t in found["tokens"]) == 1  # what spells a special token stayed text
+    code, out, _ = run(*words, "--html", "page.html", cwd=tmp_path)
+    assert code == 0
+    assert "heads that take most from the documents" in out
+    assert (tmp_path / "page.html").stat().st_size > 50_000
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--question", "who?"), "--question: give at least one --document to ask about"),
+        (("--document", "a.txt"), "--document: give a --question about it"),
+        (
+            ("words", "--document", "a.txt", "--question", "who?"),
+            "--document: holds the text; leave TEXT and --file out",
+        ),
+        (("--document", "no.txt", "--question", "who?"), "--document no.txt: No such file"),
+        (("--document", "long.txt", "--question", "who?"), "documents and question are 10"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_is_one_line(tmp_path, words, text):
+    (tmp_path / "a.txt").write_text("The king is dead.", "utf-8")
+    (tmp_path / "long.txt").write_text("king " * 1000, "utf-8")
+    code, out, err = run("look", *words, cwd=tmp_path)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert text in err

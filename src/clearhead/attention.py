@@ -247,7 +247,7 @@ def _observe(call: _Call, observables: Observables, impl: str) -> Observation:
     if measuring.value_norm is not None:
         found["value_norm"] = measuring.value_norm
     if measuring.key_groups is not None:
-        found["group_mean"] = measured.group_means(found["group_weight"], measuring)
+        found["group_mean"], found["group_queries"] = measured.group_means(found["group_weight"], measuring)
     first = measuring.first_key
     if first:
         for keys in (x for n, x in found.items() if n.endswith("_keys")):

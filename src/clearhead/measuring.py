@@ -46,7 +46,8 @@ def ready(
     Tk, device = key.shape[2], query.device
     _check_rows(want.rows, Tq)
     offset = Tk - Tq if want.first_query is None else want.first_query - want.first_key
-    tokens = _by_sample("token_ids", want.token_ids, "Tk", want.first_key + Tk, B, device, longer=want.first_key > 0)
+    piece = want.first_key > 0 or want.first_query is not None
+    tokens = _by_sample("token_ids", want.token_ids, "Tk", want.first_key + Tk, B, device, longer=piece)
     key_groups = _by_sample("key_groups", want.key_groups, "Tk", Tk, B, device)
     query_groups = _by_sample("query_groups", want.query_groups, "Tq", Tq, B, device)
     groups = 0
@@ -96,17 +97,17 @@ def value_norms(value: Tensor, output_weight: Tensor | None, Hq: int, dtype: tor
     return found
 
 
-def group_means(weights: Tensor, measuring: Measuring) -> Tensor:
-    """Mean weight of each group of keys (columns) over the queries of each group (rows), (B, Hq, G, G)."""
+def group_means(weights: Tensor, measuring: Measuring) -> tuple[Tensor, Tensor]:
+    """Mean weight of each group of keys (columns) over the queries of each group (rows), (B, Hq, G, G); queries, (b, 1, G)."""
     if measuring.query_groups is None:
         raise RuntimeError("group_means needs groups")
     members = torch.nn.functional.one_hot(measuring.query_groups + 1, measuring.groups + 1)[..., 1:]  # (b, Tq, G)
     if measuring.padded is not None:
         members = members * ~measuring.padded[..., None]
-    real = members.any(-1)[:, None, :, None]
-    kept = torch.where(real, weights, 0.0)  # not times: padding may hold NaN
+    counts = members.sum(1)[:, None]
+    kept = torch.where(members.any(-1)[:, None, :, None], weights, 0.0)  # not times: padding may hold NaN
     members = members.to(weights.dtype)
-    return (members.mT[:, None] @ kept) / members.sum(1)[:, None, :, None].clamp(min=1)
+    return (members.mT[:, None] @ kept) / counts[..., None].clamp(min=1), counts
 
 
 def _check_rows(rows: tuple[int, ...], Tq: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, overload
 
@@ -197,6 +197,8 @@ class _Measured:
     def __get__(self, instance: Observation | None, owner: type) -> Tensor | _Measured:
         if instance is None:
             return self
+        if self.name in instance.left_out:
+            raise NotMeasuredError(f"{self.name} is not in this observation: {instance.left_out[self.name]}")
         if self.name not in instance.values:
             raise NotMeasuredError(
                 f"{self.name} was not measured in this observation; measured were {', '.join(instance.values)}. "
@@ -220,6 +222,7 @@ class Observation:
     offset: int  # position of query 0 in the text: Tk − Tq, unless `first_query` said otherwise
     padded: Tensor | None = None  # bool (B or 1, Tq): padding queries, left out of every mean
     first_key: int = 0  # position of key 0 in the text
+    left_out: Mapping[str, str] = field(default_factory=dict)  # what was measured and lost in joining, and why
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", MappingProxyType(dict(self.values)))
@@ -248,6 +251,9 @@ class Observation:
     group_weight = _Measured("B Hq Tq G", "key_groups=ids", "Σ_{j in g} p_ij for every group g of keys.")
     group_mean = _Measured(
         "B Hq G G", "key_groups=ids", "Mean of `group_weight` over the queries of each group (rows); padding left out."
+    )
+    group_queries = _Measured(
+        "B 1 G", "key_groups=ids", "How many queries, padding left out, each group has. B may be 1."
     )
     group_top_keys = _Measured("B Hq Tq G k", "group_top_k=k, key_groups=ids", "As `top_keys`, inside every group.")
     group_top_weights = _Measured("B Hq Tq G k", "group_top_k=k, key_groups=ids", "Their weights.")

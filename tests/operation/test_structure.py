@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "biases": ("errors",),
     "observables": ("errors",),
     "measuring": ("errors", "observables"),
+    "merging": ("errors", "observables"),
     "testing": ("errors",),
     "reference": ("errors", "masks", "biases", "observables", "measuring"),
     "kernels": ("errors", "masks", "biases", "observables", "measuring"),

@@ -11,7 +11,7 @@ PROGRAM = """
 import resource, torch
 from clearhead import Causal, Observables, attention, observe
 q, k, v = torch.randn(3, 1, {heads}, {T}, 64)
-small = slice(0, 300)
+g, small = torch.arange({T}) // ({T} // 8), slice(0, 300)
 {call_small}
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 {call}
@@ -20,6 +20,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 CALLS = {
     "attention": "attention(q{s}, k{s}, v{s}, mask=Causal())",
     "observe": "observe(q{s}, k{s}, v{s}, mask=Causal())",
+    "observe, full": "observe(q{s}, k{s}, v{s}, mask=Causal(), observables=Observables.full(token_ids=g{i}, key_groups=g{i}))",
     "forward and backward": "(lambda x: attention(x, x, x, mask=Causal()).sum().backward())(q{s}.clone().requires_grad_())",
 }
 
@@ -35,7 +36,10 @@ def main() -> None:
     print(f"T={options.T}, {options.heads} heads of 64, float32; T×T weights alone would take {square / 1e6:.0f} MB\n")
     for name, call in CALLS.items():
         program = PROGRAM.format(
-            heads=options.heads, T=options.T, call=call.format(s=""), call_small=call.format(s="[:, :, small]")
+            heads=options.heads,
+            T=options.T,
+            call=call.format(s="", i=""),
+            call_small=call.format(s="[:, :, small]", i="[small]"),
         )
         run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         print(f"{name:<22} {int(run.stdout) * unit / 1e6:6.0f} MB extra")

@@ -13,8 +13,9 @@ sees the last key, as decoding needs), 0 when aligned at the start (`scaled_dot_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from clearhead.errors import ArgumentError, message
 
+Known = TypeVar("Known")
 Align = Literal["end", "start"] | int | Tensor
 
 
@@ -51,6 +53,14 @@ class Plan:
     query_labels: Int[Tensor, "n #b tq"] | None = None
     key_labels: Int[Tensor, "n #b tk"] | None = None
     dense: Bool[Tensor, "#b h tq tk"] | None = None
+    known: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, name: object, compute: Callable[[], Known]) -> Known:
+        """What follows from this plan alone, computed when first asked for: plans of numeric masks serve many calls."""
+        if name not in self.known:
+            self.known[name] = compute()
+        found: Known = self.known[name]
+        return found
 
     def __and__(self, other: Plan) -> Plan:
         """Both must allow a pair."""

@@ -126,14 +126,25 @@ def dense_hull(dense: Tensor) -> tuple[Tensor, Tensor, bool]:
     return first, end, bool((counts == (end - first).clamp(min=0)[:, None]).all())
 
 
-def viewers(plan: Plan, padded: Tensor | None, Tk: int) -> Tensor:
-    """How many queries, padding left out, may see each key, int64 (b, Tk), where the intervals say it all."""
+def visible_by_intervals(plan: Plan) -> Tensor:
+    """How many keys each query may see, int64 (b, 1, Tq), where the intervals say it all."""
+    return plan.once("visible", lambda: (plan.hi - plan.lo).clamp(min=0)[:, None].to(torch.int64)).clone()
+
+
+def viewers_by_intervals(plan: Plan, padded: Tensor | None, Tk: int) -> Tensor:
+    """How many queries, padding left out, may see each key, int64 (b, 1, Tk), where the intervals say it all."""
+    if padded is None:
+        return plan.once(("viewers", Tk), lambda: _viewers(plan, None, Tk)).clone()
+    return _viewers(plan, padded, Tk)
+
+
+def _viewers(plan: Plan, padded: Tensor | None, Tk: int) -> Tensor:
     lo, hi = torch.broadcast_tensors(plan.lo.long(), plan.hi.long().clamp(min=0))
     real = torch.ones_like(lo) if padded is None else (~padded).long().expand(max(len(padded), len(lo)), -1)
     lo, hi = lo.expand_as(real), torch.maximum(lo, hi).expand_as(real)
     steps = real.new_zeros(len(real), Tk + 1)
     steps.scatter_add_(1, lo.clamp(0, Tk), real).scatter_add_(1, hi.clamp(0, Tk), -real)
-    return steps.cumsum(1)[:, :Tk]
+    return steps.cumsum(1)[:, None, :Tk]
 
 
 def exact(problem: Problem) -> torch.autocast:

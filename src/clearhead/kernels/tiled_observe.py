@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from clearhead.kernels import tiled
-from clearhead.kernels.problem import Problem, viewers
+from clearhead.kernels.problem import Problem, viewers_by_intervals, visible_by_intervals
 from clearhead.kernels.tiled import Tile, Workspace, add_query_rows, key_rows, put_query_rows
 from clearhead.measuring import Measuring
 
@@ -104,8 +104,7 @@ class _RowQuantities:
 
         self.found: dict[str, Tensor] = {}
         found = self.found
-        spans = (p.plan.hi - p.plan.lo).clamp(min=0)[:, None]  # (b, 1, tq)
-        found["visible"] = torch.zeros(B, Hq, Tq, dtype=torch.int64, device=spans.device) if checked else spans.long()
+        found["visible"] = zeros().long() if checked else visible_by_intervals(p.plan)
         if want.max_logit:
             found["max_logit"] = zeros() - torch.inf
         if want.top_k:
@@ -360,7 +359,7 @@ class _PooledQuantities:
             if checked:
                 self.found["viewers"] = torch.zeros(B, Hq, Tk, dtype=torch.int64, device=p.query.device)
             else:
-                self.found["viewers"] = viewers(p.plan, measuring.padded, Tk)[:, None]
+                self.found["viewers"] = viewers_by_intervals(p.plan, measuring.padded, Tk)
             if measuring.query_groups is not None:
                 self.found["received_by_group"] = zeros(measuring.groups)
         if measuring.row_weights is not None:

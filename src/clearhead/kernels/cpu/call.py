@@ -117,7 +117,7 @@ def describe(problem: Problem) -> Builder:
     batch, hq, tq, d = p.query.shape
     _, hk, tk, dv = p.value.shape
     builder.put(B, batch, hq, hk, tq, tk, d, dv, p.groups, DTYPES[p.query.dtype])
-    lo, hi = p.plan.lo.to(torch.int32).contiguous(), p.plan.hi.to(torch.int32).contiguous()
+    lo, hi = p.plan.once("int32", lambda: [x.to(torch.int32).contiguous() for x in (p.plan.lo, p.plan.hi)])
     builder.address(LO, lo)
     builder.address(HI, hi)
     builder.put(INTERVAL_B, tq if len(lo) > 1 else 0)

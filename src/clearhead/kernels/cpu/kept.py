@@ -76,3 +76,19 @@ def blank(w, kept, first, last):
     for n in range(first, last):
         p = load(w, n * LANES)
         store(w, n * LANES, where(kept | (bits(p) == splat_int(NEVER)), p, splat(float32(0.0))))
+
+
+@compiled
+def sum_rows(w, first, last):
+    """Σ_n w[n][lane], in four running sums: one alone would wait for each addition to end."""
+    zero = splat(float32(0.0))
+    a, b, c, d = zero, zero, zero, zero
+    whole = first + (last - first) // 4 * 4
+    for n in range(first, whole, 4):
+        a = a + load(w, n * LANES)
+        b = b + load(w, (n + 1) * LANES)
+        c = c + load(w, (n + 2) * LANES)
+        d = d + load(w, (n + 3) * LANES)
+    for n in range(whole, last):
+        a = a + load(w, n * LANES)
+    return (a + b) + (c + d)

@@ -20,6 +20,7 @@ from clearhead.kernels.cpu.vector import (
     count_bits,
     doubles_at,
     floats_at,
+    fma,
     ints_at,
     lanes_set,
     larger,
@@ -98,13 +99,14 @@ def add_map(c, w, factor, first, last, j0, sums, maxima):
     while n < last:
         cell = int64(cell_of_key[j0 + n])
         end = min(int64(bounds[cell + 1]) - j0, last)
-        sum_, high = load(sums, cell * LANES), load(maxima, cell * LANES)
-        for m in range(n, end):
-            p = load(w, m * LANES) * factor
+        sum_ = load(w, n * LANES)
+        high = sum_
+        for m in range(n + 1, end):
+            p = load(w, m * LANES)
             sum_ = sum_ + p
             high = larger(p, high)
-        store(sums, cell * LANES, sum_)
-        store(maxima, cell * LANES, high)
+        store(sums, cell * LANES, fma(sum_, factor, load(sums, cell * LANES)))
+        store(maxima, cell * LANES, larger(high * factor, load(maxima, cell * LANES)))
         n = end
 
 

@@ -3,7 +3,7 @@
 from numba import float32, int32, int64
 
 from clearhead.kernels.cpu import call as at
-from clearhead.kernels.cpu.kept import NEVER, above
+from clearhead.kernels.cpu.kept import NEVER, above, sum_rows
 from clearhead.kernels.cpu.logits import HIDDEN
 from clearhead.kernels.cpu.powers import LN_2, LOG2_E, exp2, log2
 from clearhead.kernels.cpu.rows import number
@@ -73,20 +73,28 @@ def count_visible(w, first, last, seen):
 @compiled
 def add_squares(w, factor, first, last, squares):
     """Σ_j p_ij² in every lane."""
-    sum_ = splat(float32(0.0))
-    for n in range(first, last):
+    even, odd = splat(float32(0.0)), splat(float32(0.0))  # two sums, so that none waits for the other
+    whole = first + (last - first) // 2 * 2
+    for n in range(first, whole, 2):
+        p, q = load(w, n * LANES), load(w, (n + 1) * LANES)
+        even, odd = fma(p, p, even), fma(q, q, odd)
+    for n in range(whole, last):
         p = load(w, n * LANES)
-        sum_ = fma(p, p, sum_)
-    store(squares, 0, fma(sum_, factor * factor, load(squares, 0)))
+        even = fma(p, p, even)
+    store(squares, 0, fma(even + odd, factor * factor, load(squares, 0)))
 
 
 @compiled
 def add_distance(w, factor, first, last, away, distance):
     """Σ_j p_ij (a_0 − j) in every lane; `away` is a_0 minus the block's first key, a_0 the strip's first position."""
-    sum_ = splat(float32(0.0))
-    for n in range(first, last):
-        sum_ = fma(load(w, n * LANES), splat(float32(away - n)), sum_)
-    store(distance, 0, fma(sum_, factor, load(distance, 0)))
+    even, odd = splat(float32(0.0)), splat(float32(0.0))  # two sums, so that none waits for the other
+    whole = first + (last - first) // 2 * 2
+    for n in range(first, whole, 2):
+        even = fma(load(w, n * LANES), splat(float32(away - n)), even)
+        odd = fma(load(w, (n + 1) * LANES), splat(float32(away - n - 1)), odd)
+    for n in range(whole, last):
+        even = fma(load(w, n * LANES), splat(float32(away - n)), even)
+    store(distance, 0, fma(even + odd, factor, load(distance, 0)))
 
 
 @compiled
@@ -119,11 +127,8 @@ def add_distances(w, factor, first, last, away, sums):
             # As n grows, distances shrink on this side of the diagonal and grow on the other.
             keys = nearest - begin_ + 1 if low >= 0 else end - farthest
             stop = min(last, n + keys)
-            sum_ = zero
-            while n < stop:
-                sum_ = sum_ + load(w, n * LANES)
-                n += 1
-            store(sums, bin_ * LANES, fma(sum_, factor, load(sums, bin_ * LANES)))
+            store(sums, bin_ * LANES, fma(sum_rows(w, n, stop), factor, load(sums, bin_ * LANES)))
+            n = stop
             continue
         p = load(w, n * LANES) * factor
         signed = lanes + splat_int(int32(low))
@@ -175,14 +180,11 @@ def add_groups(c, b, w, factor, first, last, j0, sums):
     labels = after(ints_at(c[at.KEY_GROUPS]), b * c[at.KEY_GROUPS_B] + j0)
     n = first
     while n < last:
-        group = int64(labels[n])
-        sum_ = load(w, n * LANES)
-        n += 1
+        group, begin_ = int64(labels[n]), n
         while n < last and labels[n] == group:
-            sum_ = sum_ + load(w, n * LANES)
             n += 1
         if group >= 0:
-            store(sums, group * LANES, fma(sum_, factor, load(sums, group * LANES)))
+            store(sums, group * LANES, fma(sum_rows(w, begin_, n), factor, load(sums, group * LANES)))
 
 
 @compiled

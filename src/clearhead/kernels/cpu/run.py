@@ -18,7 +18,8 @@ from clearhead.kernels.cpu import call as at
 from clearhead.kernels.cpu import threads
 from clearhead.kernels.cpu.call import Builder, describe
 from clearhead.kernels.cpu.machine import BLOCK, CHAINS, shape
-from clearhead.kernels.problem import Gradients, Problem, tighten, viewers
+from clearhead.kernels.problem import Gradients, Problem, tighten, viewers_by_intervals, visible_by_intervals
+from clearhead.masks import Plan
 from clearhead.measuring import Measuring
 from clearhead.observables import Observables
 
@@ -30,7 +31,7 @@ GRADIENTS = 16  # tasks of the backward pass, over all key heads, as far as ther
 PARTIAL_BYTES = 64 << 20  # for its sums by part
 KEPT = 1 << 20  # bytes of weights that are kept while they are observed
 SINGLE = 13  # vectors of one number a query that measuring a strip works with, as `observe` lays them out
-SUMMED = 64  # parts, over all heads, in which observing adds up over queries: enough for the threads of most machines
+SUMMED = 32  # parts, over all heads, in which observing adds up over queries: enough for the threads of most machines
 LEAST_TASKS = 24  # over all heads, however much room their sums need
 
 
@@ -206,7 +207,8 @@ def observe(problem: Problem, measuring: Measuring) -> tuple[Tensor, dict[str, T
     parts = max(1, min(-(-strips // together), wanted))
     found = _results(p, m, call, parts)
     if B * Hq * Tq:
-        _cut(call, _even_parts(spans, parts), together)
+        bounds = p.plan.once(("parts", parts, lanes), lambda: _even_parts(spans, parts))
+        _cut(call, bounds, together)
         call.put(at.OBSERVING, 1)
         call.put(at.LONGEST, longest)
         watched = (2 + 2 * (longest // BLOCK) + longest) * lanes
@@ -220,11 +222,11 @@ def observe(problem: Problem, measuring: Measuring) -> tuple[Tensor, dict[str, T
     if "visible" in found:
         found["visible"] = found["visible"].to(torch.int64)
     else:  # in front, as every implementation names it
-        found = {"visible": (p.plan.hi - p.plan.lo).clamp(min=0)[:, None].to(torch.int64)} | found
+        found = {"visible": visible_by_intervals(p.plan)} | found
     if "viewers" in found:
         found["viewers"] = found["viewers"].to(torch.int64)
     elif m.want.received:
-        found["viewers"] = viewers(p.plan, m.padded, p.key.shape[2])[:, None]
+        found["viewers"] = viewers_by_intervals(p.plan, m.padded, p.key.shape[2])
     found["lse"] = lse
     if p.sinks is not None:
         found["sink"] = torch.exp(p.sinks.float()[:, None] - lse)
@@ -233,12 +235,15 @@ def observe(problem: Problem, measuring: Measuring) -> tuple[Tensor, dict[str, T
 
 def _spans(p: Problem, lanes: int) -> np.ndarray:
     """How many keys each strip meets at most, in whole blocks: an array of strips, the same for all samples."""
-    Tq = p.query.shape[2]
+    return p.plan.once(("spans", lanes), lambda: _find_spans(p.plan, p.query.shape[2], lanes))
+
+
+def _find_spans(plan: Plan, Tq: int, lanes: int) -> np.ndarray:
     starts = np.arange(0, Tq, lanes)
-    if not p.plan.lo.numel():
+    if not plan.lo.numel():
         return np.zeros(len(starts), np.int64)
-    lo, hi = p.plan.lo.amin(0).numpy(), p.plan.hi.amax(0).numpy()
-    first, end = np.minimum.reduceat(lo, starts), np.maximum.reduceat(hi, starts)
+    lo, hi = (x.numpy() for x in (plan.lo, plan.hi))
+    first, end = np.minimum.reduceat(lo.min(0), starts), np.maximum.reduceat(hi.max(0), starts)
     blocks: np.ndarray = np.maximum(0, -(-end // BLOCK) - first // BLOCK) * BLOCK
     return blocks
 
@@ -321,7 +326,7 @@ def _received(p: Problem, m: Measuring, call: Builder, parts: int, found: dict[s
     def sums(name: str, place: int, out: int, channels: int = 1) -> None:
         found[name] = torch.zeros(B, Hq, Tk)
         call.address(out, found[name])
-        call.address(place, torch.empty(B * Hq, parts, channels, Tk, dtype=torch.float64))
+        call.address(place, threads.room(name, B * Hq * parts * channels * Tk, torch.float64))
 
     if m.want.received:
         channels = 1 + m.groups if m.key_groups is not None else 1
@@ -346,13 +351,14 @@ def _map(p: Problem, want: Observables, call: Builder, parts: int, found: dict[s
     row_bounds, column_bounds = (want.map_bounds(T) for T in (Tq, p.key.shape[2]))
     rows, columns = len(row_bounds) - 1, len(column_bounds) - 1
     padded_columns = -(-columns // shape().width) * shape().width  # whole registers
-    for place, cells in zip((at.MAP_ROW, at.MAP_ROW_BOUNDS), _cells(tuple(row_bounds), rows), strict=True):
-        call.address(place, cells)
-    column_of_key, bounds = _cells(tuple(column_bounds), padded_columns)
+    row_of_query, bounds, _ = _cells(tuple(row_bounds), rows)
+    call.address(at.MAP_ROW, row_of_query)
+    call.address(at.MAP_ROW_BOUNDS, bounds)
+    column_of_key, _, bounds = _cells(tuple(column_bounds), padded_columns)
     call.address(at.MAP_COLUMN, column_of_key)
-    call.address(at.MAP_COLUMN_BOUNDS, bounds.float())
+    call.address(at.MAP_COLUMN_BOUNDS, bounds)
     for place in (at.MAP_SUM, at.MAP_MAX, *[at.MAP_COUNT] * checked):
-        call.address(place, torch.empty(B * Hq, parts, rows, padded_columns))
+        call.address(place, threads.room(f"map {place}", B * Hq * parts * rows * padded_columns, torch.float32))
     for name, place in (("map_mean", at.MAP_MEAN_OUT), ("map_max", at.MAP_MAX_OUT)):
         whole = torch.zeros(B, Hq, rows, padded_columns)
         call.address(place, whole)
@@ -361,9 +367,8 @@ def _map(p: Problem, want: Observables, call: Builder, parts: int, found: dict[s
 
 
 @functools.lru_cache(maxsize=16)
-def _cells(bounds: tuple[int, ...], cells: int) -> tuple[Tensor, Tensor]:
-    """The cell of every position, and where cells begin; cells that only fill a register up begin and end at the end."""
+def _cells(bounds: tuple[int, ...], cells: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The cell of every position; where cells begin, twice: cells that only fill a register up begin and end at the end."""
     cell_of = np.repeat(np.arange(len(bounds) - 1, dtype=np.int32), np.diff(bounds))
-    return torch.from_numpy(cell_of), torch.from_numpy(
-        np.pad(np.array(bounds), (0, cells + 1 - len(bounds)), mode="edge")
-    )
+    begin = torch.from_numpy(np.pad(np.array(bounds), (0, cells + 1 - len(bounds)), mode="edge"))
+    return torch.from_numpy(cell_of), begin, begin.float()

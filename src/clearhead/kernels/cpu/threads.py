@@ -49,6 +49,7 @@ def parallel_for() -> Callable[..., None] | None:
     return None
 
 
+KEPT_BYTES = 16 << 20  # of each kind of numbers that are kept for the next call
 _kept = threading.local()
 
 
@@ -58,6 +59,16 @@ def scratch(floats: int) -> torch.Tensor:
     if held is None or held.numel() < floats:
         held = _kept.memory = torch.empty(floats)
     return held
+
+
+def room(name: str, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """The same for numbers that outlive a kernel but not a call. Where there are many, they are not kept."""
+    if count * dtype.itemsize > KEPT_BYTES:
+        return torch.empty(count, dtype=dtype)
+    held: dict[str, torch.Tensor] = _kept.__dict__.setdefault("rooms", {})
+    if name not in held or held[name].numel() < count:
+        held[name] = torch.empty(count, dtype=dtype)
+    return held[name]
 
 
 def workers() -> int:

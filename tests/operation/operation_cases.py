@@ -39,7 +39,7 @@ PER_QUERY = (
     "lse", "max_logit", "entropy", "self_weight", "previous_weight", "first_weight", "distance", "sink", "same_token",
     "after_same_token", "sum_squares", "distance_histogram", "group_weight", "top_contributions", "group_top_weights",
 )  # fmt: skip
-COUNTS = ("visible", "viewers")
+COUNTS = ("visible", "viewers", "group_queries")
 # Keys that were ranked, and what they were ranked by.
 RANKED = {
     "top_keys": "top_weights",

@@ -74,7 +74,7 @@ SIGNATURES = {
     "query_groups: 'Tensor | None' = None, group_top_k: 'int' = 0, row_weights: 'Tensor | None' = None, "
     "first_key: 'int' = 0, first_query: 'int | None' = None) -> None",
     "Observation": "(values: 'Mapping[str, Tensor]', offset: 'int', padded: 'Tensor | None' = None, "
-    "first_key: 'int' = 0) -> None",
+    "first_key: 'int' = 0, left_out: 'Mapping[str, str]' = <factory>) -> None",
 }
 
 HEAVY = (

@@ -46,11 +46,12 @@ def real_head(model: OwnModel, ids: list[int], layer: int, head: int) -> Real:
     >>> real_head(load(), [0, 5, 6], layer=1, head=2).q.shape
     torch.Size([1, 1, 3, 32])
     """
-    x = model.network.embedding(torch.tensor([ids]))  # (1, T, C)
-    x = x * model.config.width**0.5  # (1, T, C)
-    for below in model.network.blocks[:layer]:
+    network: Any = model.network
+    x = network.embedding(torch.tensor([ids]))  # (1, T, C)
+    x = x * x.shape[-1] ** 0.5  # (1, T, C)
+    for below in network.blocks[:layer]:
         x = below(x)  # (1, T, C)
-    block: Any = model.network.blocks[layer]
+    block = network.blocks[layer]
     x = block.before_attention(x)  # (1, T, C)
     attention = block.attention
     one = slice(head, head + 1)
@@ -115,7 +116,8 @@ def own(settings: Settings) -> Page:
     first = max(0, len(ids) - SHOWN)
     part = slice(first, None)
     names = [f"{n} {piece}" for n, piece in enumerate(view.pieces)]
-    sizes = model.config
+    network: Any = model.network
+    sizes = network.config
     # The sums of a trained head are larger than those of random numbers, and so is their rounding.
     least = 2e-5 * max(1.0, float(real.v.abs().max()))
     climbed = [

@@ -96,7 +96,9 @@ def terminal(tmp_path):
     opened = []
 
     def open_terminal(*words: str, columns: int = 80, rows: int = 24) -> Terminal:
-        there = Terminal("clearhead", "lesson", *words, columns=columns, rows=rows, CLEARHEAD_CONFIG=str(tmp_path))
+        there = Terminal(
+            "clearhead", "lesson", *words, columns=columns, rows=rows, CLEARHEAD_CONFIG=str(tmp_path), BROWSER="true"
+        )
         opened.append(there)
         return there
 
@@ -175,3 +177,52 @@ def test_without_a_keyboard_it_is_printed(tmp_path) -> None:
     )
     assert "How does a token hear from the others?" in done.stdout
     assert done.stderr == ""
+
+
+def test_an_exercise_is_written_once(clearhead, tmp_path) -> None:
+    code, out, _ = clearhead("--exercise", "4")
+    assert code == 0
+    assert out == "wrote exercise4.py: write its function, then run  clearhead check exercise4.py\n"
+    assert "def single_head(" in (tmp_path / "exercise4.py").read_text(encoding="utf-8")
+    code, out, err = clearhead("--exercise", "4")
+    assert (code, out) == (2, "")
+    assert err.startswith("clearhead: exercise4.py: is there already and stays as it is")
+    code, out, _ = clearhead("--reset")
+    assert (code, out) == (0, "forgot 0 solved exercises\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--exercise", "9"), "--exercise 9: there are 1 to 8"),
+        (("--exercise", "1", "--reset"), "--exercise and --reset: give one of them"),
+        (("--html", "a.html", "--open"), "--open and --html: give one of them"),
+        (("--html", "nowhere/a.html"), "--html nowhere/a.html: there is no folder nowhere; make it first"),
+        (("--notebook", "."), "--notebook .: is a folder; name a file in it"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(clearhead, words, said) -> None:
+    code, out, err = clearhead(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"clearhead: {said}")
+
+
+def test_the_page_and_the_notebook_are_written(clearhead, tmp_path, monkeypatch) -> None:
+    from clearhead.lesson import page
+
+    for name in ("TIMES", "WIDTHS", "SEEDS", "TEXTS"):
+        monkeypatch.setattr(page, name, ())
+    assert clearhead("--html", "lesson.html", "--time", "2")[:2] == (0, "wrote lesson.html\n")
+    assert "Content-Security-Policy" in (tmp_path / "lesson.html").read_text(encoding="utf-8")
+    assert clearhead("--notebook", "lesson.ipynb", "--time", "2")[:2] == (0, "wrote lesson.ipynb\n")
+    assert '"nbformat": 4' in (tmp_path / "lesson.ipynb").read_text(encoding="utf-8")
+
+
+def test_open_prints_the_address_serves_and_ends_with_ctrl_c(terminal) -> None:
+    there = terminal("--open", "--rung", "4", columns=120)
+    screen = there.sees("the lesson is at http://127.0.0.1:", "Ctrl-C ends it")
+    address = "".join(screen)
+    assert re.search(r"/lesson/#token=[\w-]+&page=4", address)
+    there.press("\x03")
+    assert there.ends() in (0, 130)
+    assert "Traceback" not in there.raw

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clearhead.cli.files import check_writable, write_whole
+from clearhead.errors import InputError
+
+if TYPE_CHECKING:
+    from clearhead.lesson import Book
 
 
 def lesson(
@@ -21,7 +25,15 @@ def lesson(
         int | None, typer.Option(metavar="C", help="Numbers a token, 1 to 64 [default: 2, and 32 from rung 4 on].")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the random numbers.")] = 1337,
-    notebook: Annotated[Path | None, typer.Option(help="Write the lesson as a Jupyter notebook.")] = None,
+    opened: Annotated[
+        bool, typer.Option("--open", help="Show it in the browser, computed there as you change it.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write it as one page that needs no server.")] = None,
+    notebook: Annotated[Path | None, typer.Option(help="Write it as a Jupyter notebook.")] = None,
+    exercise: Annotated[
+        int | None, typer.Option(metavar="N", help="Write exerciseN.py, for you to fill in, 1 to 8.")
+    ] = None,
+    reset: Annotated[bool, typer.Option("--reset", help="Forget which exercises were solved.")] = False,
 ) -> None:
     """Learn how attention works: eight rungs from a loop to this library's kernel, each equal to the one before.
 
@@ -33,43 +45,79 @@ def lesson(
 
       clearhead lesson --rung 4 --text "The king is dead. Long live the king."
 
-      clearhead lesson --all | less
-    """
-    if notebook is not None:
-        check_writable("--notebook", notebook)
+      clearhead lesson --open
 
+      clearhead lesson --exercise 4
+    """
+    asked = {"--open": opened, "--html": html, "--notebook": notebook, "--exercise": exercise, "--reset": reset}
+    given = [option for option, value in asked.items() if value not in (None, False)]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)}: give one of them")
+    for option, path in (("--html", html), ("--notebook", notebook)):
+        if path is not None:
+            check_writable(option, path)
+    if exercise is not None or reset:
+        _exercises(exercise)
+        return
+
+    from clearhead.lesson import Book, Settings
+
+    book = Book(Settings(time=time, width=width, seed=seed, text=text))
+    if rung is not None:
+        book.check(rung)
+    if opened:
+        from clearhead.lesson.serve import serve
+
+        serve(book.settings, rung)
+    elif html is not None:
+        from clearhead.lesson.page import page
+
+        write_whole("--html", html, page(book.settings).encode("utf-8"))
+        print(f"wrote {html}")
+    elif notebook is not None:
+        from clearhead.lesson.notebook import notebook as as_notebook
+
+        write_whole("--notebook", notebook, as_notebook(book.pages()).encode("utf-8"))
+        print(f"wrote {notebook}")
+    else:
+        _show(book, rung, everything)
+
+
+def _show(book: Book, rung: str | None, everything: bool) -> None:
+    """Turn pages in a terminal; print them where there is none, or all are wanted."""
     import sys
 
     from rich.console import Console
 
-    from clearhead.lesson.book import Book
     from clearhead.lesson.pages.contents import KEYS
-    from clearhead.lesson.settings import Settings
     from clearhead.lesson.terminal import render
 
-    book = Book(Settings(time=time, width=width, seed=seed, text=text))
-    if rung is not None and rung not in KEYS:
-        book.page(rung)  # raises, and says which there are
-    if notebook is not None:
-        from clearhead.lesson.notebook import notebook as as_notebook
-
-        pages = [book.page(key) for key in KEYS]
-        write_whole("--notebook", notebook, as_notebook(pages).encode("utf-8"))
-        print(f"wrote {notebook}")
-        return
     console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        console = Console(file=sys.stdout, highlight=False, width=100, no_color=True)
-    elif sys.stdin.isatty() and not everything and not console.is_dumb_terminal:
+    if console.is_terminal and sys.stdin.isatty() and not everything and not console.is_dumb_terminal:
         from clearhead.lesson.screen import Screen
 
         Screen(book, console, rung or KEYS[0]).run()
         return
-    keys = KEYS if rung is None or everything else (rung,)
-    for key in keys:
-        if console.is_terminal:
+    plain = not console.is_terminal
+    if plain:
+        console = Console(file=sys.stdout, highlight=False, width=100, no_color=True)
+    for key in KEYS if rung is None or everything else (rung,):
+        if not plain:
             console.print(render(book.page(key)))
             continue
         with console.capture() as caught:
             console.print(render(book.page(key)))
         print("\n".join(line.rstrip() for line in caught.get().splitlines()))
+
+
+def _exercises(number: int | None) -> None:
+    """Write an exercise, or, without a number, forget which were solved."""
+    from clearhead.lesson import exercises, progress
+
+    if number is None:
+        done = progress.reset()
+        print(f"forgot {done} solved exercise{'' if done == 1 else 's'}")
+        return
+    path = Path(f"exercise{number}.py")
+    exercises.write(number, path)
+    print(f"wrote {path}: write its function, then run  clearhead check {path}")

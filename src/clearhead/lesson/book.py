@@ -43,11 +43,20 @@ class Book:
 
     def page(self, key: str) -> Page:
         """The page of a key; raises `InputError` for a key that no page has."""
-        if key not in KEYS:
-            raise InputError(f"rung {key}: there is no such page; there are {', '.join(KEYS)}")
+        self.check(key)
         if key not in self._made:
             self._made[key] = self._make(key)
         return self._made[key]
+
+    def pages(self) -> list[Page]:
+        """All pages in their order."""
+        return [self.page(key) for key in KEYS]
+
+    @staticmethod
+    def check(key: str) -> None:
+        """Raise `InputError` for a key that no page has."""
+        if key not in KEYS:
+            raise InputError(f"rung {key}: there is no such page; there are {', '.join(KEYS)}")
 
     def _make(self, key: str) -> Page:
         if key == "0":
@@ -64,5 +73,4 @@ class Book:
 
 def pages(settings: Settings, *, measured: bool = True) -> list[Page]:
     """All pages in their order, 0 to 10; rungs end with what they cost unless `measured` is False."""
-    book = Book(settings, measured=measured)
-    return [book.page(key) for key in KEYS]
+    return Book(settings, measured=measured).pages()

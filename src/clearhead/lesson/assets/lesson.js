@@ -378,14 +378,15 @@
   }
   let key = null;
   async function enter() {
-    const token = /[#&]token=([\w-]+)/.exec(location.hash)?.[1];
+    const token = /[#&]token=([\w-]+)/.exec(location.hash)?.[1], first = /[#&]page=(\w+)/.exec(location.hash)?.[1];
     key = session()?.getItem("clearhead-key") ?? null;
     if (token) {
-      history.replaceState(null, "", location.pathname + location.search);
+      history.replaceState(null, "", location.pathname + location.search + (first ? "#" + first : ""));
       key = (await ask("/api/session", { token })).key;
       session()?.setItem("clearhead-key", key);
     }
     facts = await ask("/api/lesson/facts", {}, key);
+    settings = { ...facts.first };
   }
   async function page(name) {
     if (!embedded) return ask("/api/lesson/compute", { key: name, ...settings }, key);
@@ -463,6 +464,8 @@
     const number = (id, min, max, placeholder) => make("input", { type: "number", id, min, max, placeholder });
     const time = number("time", 1, facts.most, "8"), width = number("width", 1, facts.most, "2, 32"), seed = number("seed", 0, 2 ** 32 - 1, "1337");
     $("settings").append(field("text of your own", text), field("tokens T", time), field("numbers a token C", width), field("seed", seed), make("button", { type: "submit", className: "main", textContent: "Compute" }));
+    [text.value, time.value, width.value, seed.value] = [settings.text, settings.time, settings.width, settings.seed].map((value) => value ?? "");
+    time.disabled = settings.text !== null;
     text.addEventListener("input", () => { time.disabled = text.value.trim() !== ""; });
     $("settings").addEventListener("submit", (event) => {
       event.preventDefault();

@@ -333,7 +333,9 @@ class Observation:
         samples, heads = which if isinstance(which, tuple) else (which, slice(None))
         B, Hq, _ = self.lse.shape
         chosen = [_numbers("sample", samples, B), _numbers("head", heads, Hq)]
-        flat = {**self.values, "output": self.output.reshape(B, Hq, *self.output.shape[-2:])}
+        flat = dict(self.values)
+        if "output" in flat:  # a trace does not keep it
+            flat["output"] = self.output.reshape(B, Hq, *self.output.shape[-2:])
         values = {}
         for name, x in flat.items():
             part = x[chosen[0]] if len(x) == B else x

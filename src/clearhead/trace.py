@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jaxtyping import Float
 from torch import Tensor
 
 from clearhead.errors import InputError
+from clearhead.merging import ANOTHER_GRID, MAPS, join_queries
 from clearhead.observables import Observation
 
 if TYPE_CHECKING:
     import pandas
     import xarray
 
+    from clearhead.keeping import Kept
+    from clearhead.pattern import Pattern
+    from clearhead.rollout import Rollout
     from clearhead.summary import Comparison, Looked
 
 
@@ -49,23 +55,73 @@ class Tokens:
     ids: Tensor
 
 
-@dataclass(eq=False)
 class Call:
     """One attention layer's calls of one run: the module that makes them, the layer's number, and what was measured.
 
     A model that writes calls each layer once a token: those calls are one `Call`, its rows in the order of the tokens. `run`
     counts texts: a forward that does not go on from a cache begins another. `crosses` says that keys belong to another stream
-    than queries. `numbers` are the observed heads' own numbers, when not all were.
+    than queries. `numbers` are the observed heads' own numbers, when not all were. `tokens` and `key_tokens` are the streams
+    of the queries and of the keys, the same one unless it crosses.
     """
 
-    name: str
-    layer: int
-    observation: Observation
-    run: int = 0
-    crosses: bool = False
-    numbers: tuple[int, ...] | None = None
-    tokens: Tokens | None = None  # the queries' stream
-    key_tokens: Tokens | None = None  # the keys' stream; the same object unless it crosses
+    def __init__(
+        self,
+        name: str,
+        layer: int,
+        observation: Observation,
+        run: int = 0,
+        crosses: bool = False,
+        numbers: tuple[int, ...] | None = None,
+        tokens: Tokens | None = None,
+        key_tokens: Tokens | None = None,
+        kept: Kept | None = None,
+    ) -> None:
+        self.name, self.layer, self.run, self.crosses, self.numbers = name, layer, run, crosses, numbers
+        self.tokens, self.key_tokens, self.kept = tokens, key_tokens, kept
+        self._parts = [observation]
+        self._joined: Observation | None = observation
+        self._pattern: Pattern | None = None
+
+    def append(self, later: Observation) -> None:
+        """Add the rows of a call that went on from this one's cache."""
+        self._parts.append(later)
+        self._joined = self._pattern = None
+
+    @property
+    def observed(self) -> Tensor:
+        """L of the queries seen first, (B, Hq, Tq)."""
+        return self._parts[0].lse
+
+    @property
+    def rows_seen(self) -> int:
+        """How many queries have been seen."""
+        return sum(part.lse.shape[2] for part in self._parts)
+
+    @property
+    def end(self) -> int:
+        """Position after the last query."""
+        return self._parts[-1].offset + self._parts[-1].lse.shape[2]
+
+    @property
+    def observation(self) -> Observation:
+        """What was measured, of all calls together. Maps are of one call's grid: after others there are none."""
+        if self._joined is None:
+            first, *others = self._parts
+            lost = {name: ANOTHER_GRID for name in MAPS if name in first.values}
+            values = {name: x for name, x in first.values.items() if name not in MAPS}
+            joined = join_queries([dataclasses.replace(first, values=values), *others])
+            self._joined = dataclasses.replace(joined, lost={**joined.lost, **lost})
+        return self._joined
+
+    @property
+    def pattern(self) -> Pattern | None:
+        """The weights of all heads, never formed; None where queries and keys were not kept. See `clearhead.Pattern`.
+
+        Raises `InputError` where something of it was not kept.
+        """
+        if self._pattern is None and self.kept is not None:
+            self._pattern = self.kept.pattern(self.observation.lse)
+        return self._pattern
 
     @property
     def heads(self) -> int:
@@ -236,6 +292,43 @@ class Trace:
         from clearhead import tracefile
 
         return tracefile.load(Path(path))
+
+    def pattern(self, head: Head | str, *, batch: int = 0) -> Pattern:
+        """One head's weights, never formed: any part of them can be asked for. Raises `InputError` where they were not kept."""
+        head = self.check(Head.parse(head) if isinstance(head, str) else head)
+        call = self.call(head.layer)
+        pattern = call.pattern
+        if pattern is None:
+            raise InputError(f"head {head}: queries and keys were not kept; watch with keep=\"qk\" to look closer afterwards")
+        return pattern.head(call.index(head), batch)
+
+    def crop(
+        self, head: Head | str, queries: slice, keys: slice, *, batch: int = 0, what: str = "weight"
+    ) -> Float[Tensor, "rows columns"]:
+        """A rectangle of one head's weights, exact: queries down, keys across. `what`: "weight", "logit" or "contribution"."""
+        return self.pattern(head, batch=batch).crop(queries, keys, what=what)[0, 0]
+
+    def tile(
+        self, head: Head | str, level: int, x: int, y: int, *, pool: str = "mean", batch: int = 0
+    ) -> Float[Tensor, "rows columns"]:
+        """One tile of a head's zoom pyramid; see `Pattern.tile`."""
+        return self.pattern(head, batch=batch).tile(level, x, y, pool=pool)[0, 0]
+
+    def rollout(self, position: int, *, batch: int = 0, heads: Any = None) -> Rollout:
+        """Attention rollout from one position through all layers; see `clearhead.rollout`, also for what it is not.
+
+        Raises `InputError` where queries and keys were not kept, or layers read different streams.
+        """
+        from clearhead.rollout import rollout
+
+        own = [call for call in self.calls if call.run == self.calls[0].run and not call.crosses]
+        patterns = [call.pattern for call in own]
+        kept = [pattern for pattern in patterns if pattern is not None]
+        if not kept or len(kept) < len(patterns):
+            raise InputError("rollout: queries and keys were not kept; watch with keep=\"qk\" to follow them through the layers")
+        if len({pattern.shape for pattern in kept}) > 1 or len(own) < sum(c.run == own[0].run for c in self.calls):
+            raise InputError("rollout: the layers do not all read one text; an encoder and its decoder cannot be rolled out together")
+        return rollout(kept, position, batch=batch, heads=heads)
 
     def check(self, head: Head) -> Head:
         """The same head, if it was observed; raises `InputError` with the valid range otherwise."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Literal
 
 from torch import nn
 
 from clearhead.attention import observer
 from clearhead.errors import ArgumentError, NothingSeenWarning, message
 from clearhead.observables import Observables
-from clearhead.trace import Trace
+from clearhead.trace import Head, Trace
 from clearhead.watch.modules import ModulePath
 from clearhead.watch.multihead import SlowPaths
-from clearhead.watch.recorder import Recorder
+from clearhead.watch.recorder import Recorder, Wanted
 from clearhead.watch.sdpa import Door
 from clearhead.watch.transformers import switched
 
@@ -27,6 +30,9 @@ def watch(
     *,
     observables: Observables | None = None,
     layers: Collection[int] | None = None,
+    heads: Collection[int | str | Head] | None = None,
+    keep: Literal["qk", "qkv"] | None = None,
+    keep_in: str | Path | None = None,
     registry: bool = True,
 ) -> Iterator[Trace]:
     """Observe every attention call made inside the block: PyTorch's, `nn.MultiheadAttention`'s, and this library's own.
@@ -44,6 +50,11 @@ def watch(
         observables: what to measure; default `Observables()`, and what the tokens that the model was given add to it.
         layers: numbers of the layers to observe, counted from 0 in the order they are first met; the others run unseen.
             Default all.
+        heads: heads to keep observations of, as addresses ("L2H3") or numbers, which mean that head in every layer. All heads
+            of a layer are computed together, so this saves memory and not time. Default all.
+        keep: "qk" keeps queries and keys, in the model's own dtype, from which `trace.crop`, `tile`, `pattern` and `rollout`
+            compute what is asked for afterwards; "qkv" keeps values too, for contributions. Default none.
+        keep_in: a folder to keep them in, in place of memory; the files have no names and are gone with the trace.
         registry: whether Hugging Face models that choose their attention function from a registry get this library's, under
             which their masks are never formed and their softcaps, sinks and windows are honoured. False leaves them as they
             are: they are seen where they call PyTorch's function.
@@ -52,10 +63,14 @@ def watch(
         A `Trace`, filled while the block runs.
 
     Raises:
-        ArgumentError: inside another `watch` of the same thread; a model that `torch.compile` has compiled.
+        ArgumentError: inside another `watch` of the same thread; a model that `torch.compile` has compiled; heads, keep or
+            keep_in that mean nothing; inside the block, beam search, and layers whose caches hold different numbers of tokens.
 
     Warns:
         NothingSeenWarning: the model ran and no attention call was seen, with what is known of why.
+
+    A model that generates calls itself once a token: its calls' rows are put on one grid, behind the prompt's, whichever cache it
+    uses. A forward that does not go on from a cache reads another text: `trace.runs` has them apart. Beam search is refused.
 
     Only this thread (and what it awaits) is watched. Outputs and gradients are those of the unwatched model, up to rounding.
     With dropout (training) the output is PyTorch's, to the bit, and weights are observed as they are before dropout. Memory:
@@ -72,7 +87,8 @@ def watch(
         )
     _check_eager(model)
     where = ModulePath(model)
-    recorder = Recorder(where, Observables() if observables is None else observables, layers)
+    measured = Observables() if observables is None else observables
+    recorder = Recorder(where, Wanted(measured, layers, _addresses(heads), keep, _folder(keep, keep_in)))
     token = observer.set(recorder)
     try:
         with ExitStack() as stack:
@@ -83,9 +99,49 @@ def watch(
             yield recorder.trace
     finally:
         observer.reset(token)
+        recorder.release()
     silent = [each for each in apart if not any(name.startswith(each.split(":")[0]) for name, _ in recorder.numbers)]
     if where.passes and (silent or not recorder.numbers):
         warnings.warn(_nothing(recorder, silent), NothingSeenWarning, stacklevel=3)
+
+
+def _addresses(heads: Collection[int | str | Head] | None) -> list[int | Head] | None:
+    """Heads as numbers and addresses."""
+    if heads is None:
+        return None
+    for head in heads:
+        if not isinstance(head, int | str | Head) or (isinstance(head, int) and head < 0) or isinstance(heads, str):
+            raise ArgumentError(
+                message(
+                    "heads",
+                    expected='a list of addresses such as "L2H3", or of head numbers from 0 on',
+                    got=repr(heads if isinstance(heads, str) else head),
+                    remedy='Write heads=["L2H3", "L4H0"].',
+                )
+            )
+    return [Head.parse(head) if isinstance(head, str) else head for head in heads]
+
+
+def _folder(keep: str | None, keep_in: str | Path | None) -> Path | None:
+    """Where to keep what is kept, checked before anything runs."""
+    if keep not in (None, "qk", "qkv"):
+        raise ArgumentError(
+            message("keep", expected='"qk", "qkv" or None', got=repr(keep), remedy='Use keep="qk" to look closer afterwards.')
+        )
+    if keep_in is None:
+        return None
+    folder = Path(keep_in)
+    if keep is None or not folder.is_dir() or not os.access(folder, os.W_OK):
+        why = "nothing to keep there, since keep is None" if keep is None else f"{str(folder)!r}"
+        raise ArgumentError(
+            message(
+                "keep_in",
+                expected="a folder that can be written to, and keep",
+                got=why,
+                remedy='Make the folder, and write keep="qk".',
+            )
+        )
+    return folder
 
 
 def _check_eager(model: nn.Module | None) -> None:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from clearhead.attention import Prepared
+from clearhead.errors import ArgumentError, message
+from clearhead.keeping import Kept
 from clearhead.masks import Sizes
 from clearhead.observables import Observables, Observation
-from clearhead.trace import Call, Tokens, Trace
+from clearhead.trace import Call, Head, Tokens, Trace
 from clearhead.watch.modules import ModulePath
 
 
@@ -23,22 +29,48 @@ class Place:
     first_key: int = 0  # the text's position of key 0: a sliding cache has dropped those before
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be observed, and what is to be kept of it."""
+
+    observables: Observables
+    layers: Collection[int] | None = None
+    heads: Collection[int | Head] | None = None  # a number is that head of every layer
+    keep: str | None = None  # "qk" or "qkv"
+    folder: Path | None = None
+
+    def numbers(self, layer: int, Hq: int) -> list[int] | None:
+        """The heads to observe in a layer; None for all."""
+        if self.heads is None:
+            return None
+        chosen = {h if isinstance(h, int) else h.head for h in self.heads if isinstance(h, int) or h.layer == layer}
+        return sorted(h for h in chosen if h < Hq)
+
+    def layer(self, layer: int) -> bool:
+        """Whether a layer is to be observed."""
+        if self.heads is not None and not any(isinstance(h, int) or h.layer == layer for h in self.heads):
+            return False
+        return self.layers is None or layer in self.layers
+
+
 @dataclass
 class _Pass:
     """One forward of the outermost module."""
 
     number: int
     begun: bool = False  # whether it has been settled which run it belongs to
+    continues: bool = False  # it goes on from the cache that the pass before it left
     padding: Tensor | None = None  # bool (B, Tq): padding queries of the stream that reads
     nth: dict[str, int] = field(default_factory=dict)  # calls made by each module
+    read: set[str] = field(default_factory=set)  # modules whose tokens have been taken
 
 
 class Recorder:
     """Numbers, observes and collects the attention calls of one thread; `trace` is what it makes."""
 
-    def __init__(self, where: ModulePath, observables: Observables, layers: Collection[int] | None) -> None:
+    def __init__(self, where: ModulePath, wanted: Wanted) -> None:
         self.trace = Trace()
-        self.where, self.observables, self.layers = where, observables, layers
+        self.where, self.wanted = where, wanted
         self.numbers: dict[tuple[str, int], int] = {}  # layer of each module's nth call in a pass
         self.current: dict[int, Call] = {}  # by layer, of this run
         self.readers: dict[str, Tokens] = {}  # of this run: the tokens that modules were given
@@ -46,6 +78,8 @@ class Recorder:
         self.run = 0
         self.unseen: dict[str, int] = {}  # reasons, and how often
         self.latest: Observation | None = None  # of the last call, if it was observed
+        self.caches: list[Any] = []  # that must not be reordered while they are watched
+        where.watched = self._given
 
     def __call__(self, call: Prepared) -> Tensor:
         """`attention()` was called somewhere inside."""
@@ -59,7 +93,7 @@ class Recorder:
         """Compute a call, observe it if it is wanted, and return its output."""
         layer = self._layer()
         self.latest = None
-        if self.layers is not None and layer not in self.layers:
+        if not self.wanted.layer(layer):
             return call.attend()
         return self._record(call, place or Place(), layer)
 
@@ -67,7 +101,7 @@ class Recorder:
         """Observe a call whose output the model gets from elsewhere."""
         layer = self._layer()
         self.latest = None
-        if self.layers is None or layer in self.layers:
+        if self.wanted.layer(layer):
             self._record(call, place or Place(), layer)
         return self.latest
 
@@ -75,6 +109,19 @@ class Recorder:
         """Padding queries of the stream that reads, as its self-attention in this pass has told; for its cross-attention."""
         known = self.passing.padding if self.where.passes == self.passing.number else None
         return known if known is not None and known.shape[1] == Tq and len(known) in (1, B) else None
+
+    def release(self) -> None:
+        """Leave nothing behind in the model's caches."""
+        for cache in self.caches:
+            cache.__dict__.pop("reorder_cache", None)
+        self.caches.clear()
+
+    def _given(self, given: dict[str, Any]) -> None:
+        """A pass begins with these arguments. A cache that beams would reorder under the rows already seen says so."""
+        for cache in given.values():
+            if hasattr(cache, "reorder_cache") and "reorder_cache" not in vars(cache):
+                cache.reorder_cache = _refuse_beams
+                self.caches.append(cache)
 
     def _layer(self) -> int:
         """The number of the call that is being made: the same for the same place in the model, pass after pass."""
@@ -86,46 +133,124 @@ class Recorder:
         return self.numbers.setdefault((name, nth), len(self.numbers))
 
     def _record(self, call: Prepared, place: Place, layer: int) -> Tensor:
-        B, _, Tq, _ = call.problem.query.shape
+        B, Hq, Tq, _ = call.problem.query.shape
         Tk = call.problem.key.shape[2]
         crosses = self.where.crosses or Tk < Tq if place.crosses is None else place.crosses
-        if not self.passing.begun:
-            self._begin(layer)
+        first = place.first_key + Tk - Tq
+        self._begin(layer, first, B, crosses)
+        before = self.current.get(layer)
+        if before is not None and not crosses and before.end != first:
+            raise ArgumentError(
+                message(
+                    "cache",
+                    expected=f"layer {layer} to go on at token {before.end}, as the layers before it do",
+                    got=f"a call whose first query is token {first}",
+                    remedy="The layers' caches hold different numbers of tokens: start from a new cache.",
+                )
+            )
         tokens = self._reading()
         keys = self._read_before(tokens, Tk) if crosses else tokens
-        ids = None if crosses or tokens is None or tokens.ids.shape != (B, Tk) else tokens.ids
-        wanted = self.observables
-        if wanted.token_ids is None and ids is not None:
-            wanted = dataclasses.replace(wanted, token_ids=ids)
-        elif crosses:
-            wanted = dataclasses.replace(wanted, token_ids=None)
-        seen = call.observe(wanted)
+        rows = 0 if before is None else before.rows_seen
+        seen = call.observe(self._observables(place, crosses, rows, B, Tq, Tk, tokens))
+        output = seen.output
         if not crosses:
             self.passing.padding = call.mask.padded(Sizes(B, Tq, Tk, call.problem.query.device))
-        found = dataclasses.replace(seen, values={n: x for n, x in seen.values.items() if n != "output"})
-        made = Call(self.where.name, layer, found, self.run, crosses, None, tokens, keys)
-        self.current[layer], self.latest = made, found
-        self.trace.calls.append(made)
-        return seen.output
+        numbers = self.wanted.numbers(layer, Hq)
+        values = {name: x for name, x in seen.values.items() if name != "output"}
+        if self.wanted.observables.rows and "rows" not in values:
+            values["rows"] = seen.lse.new_zeros(B, Hq, 0, Tk)
+        found = dataclasses.replace(seen, values=values)
+        found = found if numbers is None else found[:, numbers]
+        if before is None:
+            chosen = None if numbers is None else tuple(numbers)
+            before = Call(self.where.name, layer, found, self.run, crosses, chosen, tokens, keys)
+            self.current[layer] = before
+            self.trace.calls.append(before)
+            if self.wanted.keep is not None:
+                before.kept = Kept.of(call, numbers)
+            new_keys = Tk
+        else:
+            before.append(found)
+            new_keys = 0 if crosses else Tq
+        if before.kept is not None:
+            before.kept.add(
+                call,
+                place.first_key,
+                new_keys=new_keys,
+                values=self.wanted.keep == "qkv",
+                heads=numbers,
+                folder=self.wanted.folder,
+            )
+        self.latest = found
+        return output
 
-    def _begin(self, layer: int) -> None:
-        """Settle which run this pass belongs to: one that meets a layer again reads another text."""
+    def _begin(self, layer: int, first: int, B: int, crosses: bool) -> None:
+        """Settle which run this pass belongs to, when it first meets a layer again.
+
+        It goes on from the cache where the rows follow those seen; otherwise it reads another text, a run of its own.
+        """
+        before = self.current.get(layer)
+        if self.passing.begun or before is None:
+            return
         self.passing.begun = True
-        if layer in self.current:
+        self.passing.continues = not crosses and 0 < first == before.end and before.observed.shape[0] == B
+        if not self.passing.continues:
             self.run += 1
             self.current.clear()
             self.readers.clear()
+            self.passing.read.clear()
+
+    def _observables(
+        self, place: Place, crosses: bool, rows: int, B: int, Tq: int, Tk: int, tokens: Tokens | None
+    ) -> Observables:
+        """What to measure of this call: as asked for, with the tokens that are known, as far as it fits a part of a text."""
+        wanted = self.wanted.observables
+        changes: dict[str, Any] = {"first_key": place.first_key}
+        if crosses:
+            changes |= {"token_ids": None, "first_query": rows}
+        elif tokens is not None and tokens.ids.shape == (B, place.first_key + Tk) and (wanted.token_ids is None or rows):
+            changes["token_ids"] = tokens.ids
+        if rows:
+            changes |= {"map": 0, "rows": tuple(row - rows for row in wanted.rows if rows <= row < rows + Tq)}
+            if wanted.key_groups is not None and not crosses:
+                changes["key_groups"] = _fitted(wanted.key_groups, place.first_key, Tk)
+                changes["query_groups"] = None
+        return dataclasses.replace(wanted, **changes)
 
     def _reading(self) -> Tokens | None:
-        """The tokens of the stream that is running."""
+        """The tokens of the stream that is running, with those of this pass."""
         reader = self.where.reader
         if reader is None or reader.ids is None:
             return None
-        if reader.name not in self.readers:
-            self.readers[reader.name] = Tokens(reader.ids.detach().long().cpu().clone())
-        return self.readers[reader.name]
+        if reader.name not in self.passing.read:
+            self.passing.read.add(reader.name)
+            ids = reader.ids.detach().long().cpu()
+            known = self.readers.get(reader.name)
+            if known is not None and self.passing.continues and len(known.ids) == len(ids):
+                known.ids = torch.cat([known.ids, ids], 1)
+            else:
+                self.readers[reader.name] = Tokens(ids.clone())
+        return self.readers.get(reader.name)
 
     def _read_before(self, tokens: Tokens | None, T: int) -> Tokens | None:
         """Another stream's tokens, as many as there are keys."""
         others = [x for x in self.readers.values() if x is not tokens and x.ids.shape[1] == T]
         return others[-1] if others else None
+
+
+def _fitted(groups: Tensor, first_key: int, Tk: int) -> Tensor:
+    """Groups of the keys of a later call; −1, none, for those beyond what was told."""
+    more = first_key + Tk - groups.shape[-1]
+    whole = pad(groups, (0, more), value=-1) if more > 0 else groups
+    return whole[..., first_key : first_key + Tk]
+
+
+def _refuse_beams(*_: object, **__: object) -> None:
+    raise ArgumentError(
+        message(
+            "num_beams",
+            expected="1 while watching",
+            got="a cache whose samples are put in another order, as beam search does",
+            remedy="Generate with num_beams=1, or watch a forward of the finished text.",
+        )
+    )

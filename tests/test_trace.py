@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from clearhead import Observables, attention, tracefile, watch
 from clearhead.errors import InputError
 from clearhead.roles import ROLES
-from clearhead.trace import Head, Trace
+from clearhead.trace import Call, Head, Trace
 from watch_cases import Decoder
 
 
@@ -107,7 +107,7 @@ def test_comparing_a_run_with_itself_finds_nothing_and_with_another_finds_the_he
     values["received"][0, 2] = torch.tensor([0.0, 0.0, 0.0, 4.0])
     values["entropy"][0, 2] += 1.5
     other = Trace(
-        [same.calls[0], dataclasses.replace(same.calls[1], observation=dataclasses.replace(same[1], values=values))]
+        [same.calls[0], Call("h.1", 1, dataclasses.replace(same[1], values=values), tokens=same.calls[1].tokens)]
     )
     found = trace.compare(other)
     moved = (trace[1].received[0, 2] / 4 - torch.tensor([0, 0, 0, 1.0])).abs().sum() / 2

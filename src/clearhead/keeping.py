@@ -45,7 +45,14 @@ class Kept:
         return cls(call.problem.scale, call.problem.softcap, sinks)
 
     def add(
-        self, call: Prepared, first_key: int, *, new_keys: int, values: bool, heads: list[int] | None, folder: Path | None
+        self,
+        call: Prepared,
+        first_key: int,
+        *,
+        new_keys: int,
+        values: bool,
+        heads: list[int] | None,
+        folder: Path | None,
     ) -> None:
         """Keep a call's queries and its last `new_keys` keys; those before are kept already."""
         p = call.problem
@@ -57,10 +64,14 @@ class Kept:
                 parts.append((held, x if heads is None else x[:, [h // groups for h in heads]]))
         for held, x in parts:
             held.append(_copy(x, folder))
-        self.masks.append((call.mask, Sizes(p.query.shape[0], p.query.shape[2], p.key.shape[2], p.query.device), first_key))
+        self.masks.append(
+            (call.mask, Sizes(p.query.shape[0], p.query.shape[2], p.key.shape[2], p.query.device), first_key)
+        )
         if p.bias is not None or p.slopes is not None:
             if len(self.masks) > 1:
-                self.gap = "its position bias differs from step to step, and was not kept; watch the whole text in one forward"
+                self.gap = (
+                    "its position bias differs from step to step, and was not kept; watch the whole text in one forward"
+                )
             self.bias = p.bias if heads is None or p.bias is None or p.bias.shape[1] == 1 else p.bias[:, heads]
             self.slopes = p.slopes if heads is None or p.slopes is None else p.slopes[heads]
         if self.masks[0][2]:
@@ -88,6 +99,16 @@ class Kept:
             sinks=self.sinks,
             lse=lse,
         )
+
+    def joined(self, name: str) -> Tensor | None:
+        """All "queries", "keys" or "values" as one tensor; None where there are none."""
+        parts = getattr(self, name)
+        return _joined(parts) if parts else None
+
+    def sizes(self) -> Sizes:
+        """Of all calls together."""
+        B, _, Tq, _ = _joined(self.queries).shape
+        return Sizes(B, Tq, _joined(self.keys).shape[2], self.queries[0].device)
 
     def mask(self) -> Mask:
         """Who may attend to whom, over all calls."""
@@ -143,5 +164,7 @@ def _copy(x: Tensor, folder: Path | None) -> Tensor:
             os.close(handle)
             os.unlink(name)
     except OSError as error:
-        raise InputError(f"keep_in {folder}: {error.strerror or error}; {x.nbytes / 1e6:.0f} MB were to be kept there") from error
+        raise InputError(
+            f"keep_in {folder}: {error.strerror or error}; {x.nbytes / 1e6:.0f} MB were to be kept there"
+        ) from error
     return stored.view(x.shape).copy_(x)

@@ -504,6 +504,28 @@ class Intervals(Mask):
 
 
 @dataclass(frozen=True, eq=False)
+class Planned(Mask):
+    """A plan that is there already, such as one that was read from a file, as a mask."""
+
+    given: Plan
+    padding: Tensor | None = None
+
+    def rule(self, i: Tensor, j: Tensor, sizes: Sizes) -> Tensor:  # noqa: D102
+        spans = Intervals(self.given.lo, self.given.hi).rule(i, j, sizes)
+        if self.given.query_labels is not None and self.given.key_labels is not None:
+            for queries, keys in zip(self.given.query_labels, self.given.key_labels, strict=True):
+                spans = spans & Documents(keys, queries).rule(i, j, sizes)
+        return spans if self.given.dense is None else spans & self.given.dense.to(sizes.device)
+
+    def plan(self, sizes: Sizes) -> Plan:  # noqa: D102
+        parts = (getattr(self.given, name) for name in ("lo", "hi", "query_labels", "key_labels", "dense"))
+        return Plan(*(None if x is None else x.to(sizes.device) for x in parts))  # type: ignore[arg-type]
+
+    def padded(self, sizes: Sizes) -> Tensor | None:  # noqa: D102
+        return None if self.padding is None else self.padding.to(sizes.device)
+
+
+@dataclass(frozen=True, eq=False)
 class Dense(Mask):
     """A bool tensor, True = may attend, that broadcasts to (B, Hq, Tq, Tk). What a plain tensor given as `mask` becomes.
 

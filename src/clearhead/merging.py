@@ -25,7 +25,7 @@ RANKED = {
     "group_top_keys": "group_top_weights",
 }
 
-_ANOTHER_GRID = "its cells are those of a shorter text. Measure the whole text in one call, or keep queries and keys."
+ANOTHER_GRID = "its cells are those of a shorter text. Measure the whole text in one call, or keep queries and keys."
 _WHOLE_ROWS = (
     "it adds up over queries, whose weights were not yet those of whole rows. Measure each piece again with "
     "row_weights=torch.exp(piece.lse - joined.lse): its weighted_received is what the whole gives."
@@ -86,7 +86,7 @@ def join_queries(parts: Sequence[Observation]) -> Observation:
         each = [torch.zeros(1, p.lse.shape[2], dtype=torch.bool) if p.padded is None else p.padded for p in parts]
         rows = max(len(x) for x in each)
         padded = torch.cat([x.to(parts[0].lse.device).expand(rows, -1) for x in each], 1)
-    lost = dict.fromkeys((n for n in MAPS if n in parts[0].values), _ANOTHER_GRID)
+    lost = dict.fromkeys((n for n in MAPS if n in parts[0].values), ANOTHER_GRID)
     return Observation(values, parts[0].offset, padded, first_key, lost)
 
 

@@ -110,7 +110,7 @@ class Call:
             lost = {name: ANOTHER_GRID for name in MAPS if name in first.values}
             values = {name: x for name, x in first.values.items() if name not in MAPS}
             joined = join_queries([dataclasses.replace(first, values=values), *others])
-            self._joined = dataclasses.replace(joined, lost={**joined.lost, **lost})
+            self._joined = dataclasses.replace(joined, left_out={**joined.left_out, **lost})
         return self._joined
 
     @property
@@ -299,7 +299,9 @@ class Trace:
         call = self.call(head.layer)
         pattern = call.pattern
         if pattern is None:
-            raise InputError(f"head {head}: queries and keys were not kept; watch with keep=\"qk\" to look closer afterwards")
+            raise InputError(
+                f'head {head}: queries and keys were not kept; watch with keep="qk" to look closer afterwards'
+            )
         return pattern.head(call.index(head), batch)
 
     def crop(
@@ -325,9 +327,13 @@ class Trace:
         patterns = [call.pattern for call in own]
         kept = [pattern for pattern in patterns if pattern is not None]
         if not kept or len(kept) < len(patterns):
-            raise InputError("rollout: queries and keys were not kept; watch with keep=\"qk\" to follow them through the layers")
+            raise InputError(
+                'rollout: queries and keys were not kept; watch with keep="qk" to follow them through the layers'
+            )
         if len({pattern.shape for pattern in kept}) > 1 or len(own) < sum(c.run == own[0].run for c in self.calls):
-            raise InputError("rollout: the layers do not all read one text; an encoder and its decoder cannot be rolled out together")
+            raise InputError(
+                "rollout: the layers do not all read one text; an encoder and its decoder cannot be rolled out together"
+            )
         return rollout(kept, position, batch=batch, heads=heads)
 
     def check(self, head: Head) -> Head:

@@ -16,11 +16,16 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
+from clearhead.keeping import Kept
+from clearhead.kernels.problem import tighten
+from clearhead.masks import Plan, Planned, Sizes
 from clearhead.observables import Observation
 from clearhead.whole import whole
 
 if TYPE_CHECKING:
     from clearhead.trace import Trace
+
+PLAN = ("lo", "hi", "query_labels", "key_labels", "dense")
 
 FORMAT = "clearhead trace"
 VERSION = (1, 0)  # a file of another first number is not read; of a later second one, what is not known is left aside
@@ -58,6 +63,7 @@ def save(trace: Trace, path: Path, *, exact: bool) -> None:
                 "tokens": None if call.tokens is None else streams.index(call.tokens),
                 "key_tokens": None if call.key_tokens is None else streams.index(call.key_tokens),
                 "coded": coded,
+                "kept": None if call.kept is None else _kept(call.kept, n, tensors),
             }
         )
     for n, stream in enumerate(streams):
@@ -124,9 +130,43 @@ def _read(told: dict[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
         seen = Observation(values, each["offset"], tensors.get(f"{n}/padded"), each["first_key"])
         own, other = (None if each[key] is None else streams[each[key]] for key in ("tokens", "key_tokens"))
         numbers = None if each["numbers"] is None else tuple(each["numbers"])
-        trace.calls.append(Call(each["name"], each["layer"], seen, each["run"], each["crosses"], numbers, own, other))
+        kept = None if each.get("kept") is None else _kept_again(each["kept"], n, tensors)
+        trace.calls.append(
+            Call(each["name"], each["layer"], seen, each["run"], each["crosses"], numbers, own, other, kept)
+        )
     trace.token_ids, trace.pieces = told["token_ids"], told["pieces"]
     return trace
+
+
+def _kept(kept: Kept, n: int, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Queries, keys and who may attend to whom, put among the tensors; the numbers beside them."""
+    parts: dict[str, Tensor | None] = {
+        "query": kept.joined("queries"), "key": kept.joined("keys"), "value": kept.joined("values"),
+        "sinks": kept.sinks, "bias": kept.bias, "slopes": kept.slopes,
+    }  # fmt: skip
+    if kept.gap is None:
+        mask = kept.mask()
+        sizes = kept.sizes()
+        plan = tighten(mask.plan(sizes))
+        parts |= {name: getattr(plan, name) for name in PLAN} | {"padding": mask.padded(sizes)}
+    for name, x in parts.items():
+        if x is not None:
+            tensors[f"{n}/kept/{name}"] = x.detach().cpu().clone(memory_format=torch.contiguous_format)
+    return {"scale": kept.scale, "softcap": kept.softcap, "gap": kept.gap}
+
+
+def _kept_again(told: dict[str, Any], n: int, tensors: Mapping[str, Tensor]) -> Kept:
+    found = {name.rpartition("/")[2]: x for name, x in tensors.items() if name.startswith(f"{n}/kept/")}
+    kept = Kept(told["scale"], told["softcap"], found.get("sinks"), gap=told["gap"])
+    kept.queries, kept.keys = [found["query"]], [found["key"]]
+    kept.values = [found["value"]] if "value" in found else []
+    kept.bias, kept.slopes = found.get("bias"), found.get("slopes")
+    if kept.gap is None:
+        query, key = found["query"], found["key"]
+        sizes = Sizes(query.shape[0], query.shape[2], key.shape[2], query.device)
+        plan = Plan(*(found.get(name) for name in PLAN))  # type: ignore[arg-type]
+        kept.masks = [(Planned(plan, found.get("padding")), sizes, 0)]
+    return kept
 
 
 def _coded(name: str, x: Tensor, *, exact: bool) -> tuple[Tensor, dict[str, Any]]:

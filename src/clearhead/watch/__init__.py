@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal
 
 from torch import nn
 
@@ -31,7 +30,7 @@ def watch(
     observables: Observables | None = None,
     layers: Collection[int] | None = None,
     heads: Collection[int | str | Head] | None = None,
-    keep: Literal["qk", "qkv"] | None = None,
+    keep: str | None = None,
     keep_in: str | Path | None = None,
     registry: bool = True,
 ) -> Iterator[Trace]:
@@ -69,8 +68,9 @@ def watch(
     Warns:
         NothingSeenWarning: the model ran and no attention call was seen, with what is known of why.
 
-    A model that generates calls itself once a token: its calls' rows are put on one grid, behind the prompt's, whichever cache it
-    uses. A forward that does not go on from a cache reads another text: `trace.runs` has them apart. Beam search is refused.
+    A model that generates calls itself once a token: the rows of those calls are put on one grid, behind the prompt's,
+    whichever cache it uses. A forward that does not go on from a cache reads another text: `trace.runs` has them apart. Beam
+    search is refused.
 
     Only this thread (and what it awaits) is watched. Outputs and gradients are those of the unwatched model, up to rounding.
     With dropout (training) the output is PyTorch's, to the bit, and weights are observed as they are before dropout. Memory:
@@ -126,7 +126,12 @@ def _folder(keep: str | None, keep_in: str | Path | None) -> Path | None:
     """Where to keep what is kept, checked before anything runs."""
     if keep not in (None, "qk", "qkv"):
         raise ArgumentError(
-            message("keep", expected='"qk", "qkv" or None', got=repr(keep), remedy='Use keep="qk" to look closer afterwards.')
+            message(
+                "keep",
+                expected='"qk", "qkv" or None',
+                got=repr(keep),
+                remedy='Use keep="qk" to look closer afterwards.',
+            )
         )
     if keep_in is None:
         return None

@@ -119,7 +119,7 @@ class Recorder:
     def _given(self, given: dict[str, Any]) -> None:
         """A pass begins with these arguments. A cache that beams would reorder under the rows already seen says so."""
         for cache in given.values():
-            if hasattr(cache, "reorder_cache") and "reorder_cache" not in vars(cache):
+            if hasattr(type(cache), "reorder_cache") and "reorder_cache" not in vars(cache):
                 cache.reorder_cache = _refuse_beams
                 self.caches.append(cache)
 
@@ -208,7 +208,9 @@ class Recorder:
         changes: dict[str, Any] = {"first_key": place.first_key}
         if crosses:
             changes |= {"token_ids": None, "first_query": rows}
-        elif tokens is not None and tokens.ids.shape == (B, place.first_key + Tk) and (wanted.token_ids is None or rows):
+        elif (
+            tokens is not None and tokens.ids.shape == (B, place.first_key + Tk) and (wanted.token_ids is None or rows)
+        ):
             changes["token_ids"] = tokens.ids
         if rows:
             changes |= {"map": 0, "rows": tuple(row - rows for row in wanted.rows if rows <= row < rows + Tq)}

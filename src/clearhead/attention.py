@@ -15,10 +15,10 @@ from clearhead import measuring as measured
 from clearhead import reference
 from clearhead.biases import ALiBi
 from clearhead.errors import ArgumentError, message, shape_of
-from clearhead.kernels import ops, select
+from clearhead.kernels import observed, ops, select
 from clearhead.kernels.problem import Problem, exact
 from clearhead.masks import All, Causal, Dense, Mask, Plan, Prefix, Sizes, Window
-from clearhead.observables import Observables, Observation
+from clearhead.observables import DIFFERENTIABLE, Observables, Observation
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -105,15 +105,19 @@ def observe(
     Arguments as for `attention`, and `observables`: what to measure (default `Observables()`).
 
     Returns:
-        An `Observation`. `.output` has the shape `attention` returns and carries gradients; what was measured does not.
-        Other tensors are (B, Hq, …) with all leading dimensions flattened into B.
+        An `Observation`. `.output` has the shape `attention` returns. Other tensors are (B, Hq, …) with all leading dimensions
+        flattened into B.
+
+    The output carries gradients as `attention`'s does. So do measured numbers that follow the weights smoothly (entropy,
+    received weight, groups, …: `Observation` lists them), to query, key, bias and sinks, once and in O(T) memory; for second
+    derivatives of those there is `impl="reference"`.
 
     Time, with the default observables: on CPUs a tenth to a third more than `attention` at 1,000 tokens and above, up to twice
     as much for very short texts; with "tiled" about three times as much. Memory O(T) beyond what was asked for; the pattern
     is never formed (`impl="reference"` does form it).
     """
     call = _prepare(query, key, value, mask, bias, scale, softcap, sinks)
-    return _observe(call, Observables() if observables is None else observables, impl)
+    return _observe(call, Observables() if observables is None else observables, impl, gradients=True)
 
 
 def explain(
@@ -182,8 +186,8 @@ class Prepared:
         return self.call.shaped(_attend(self.call, select.choose(self.impl, self.problem))[0])
 
     def observe(self, observables: Observables) -> Observation:
-        """Output and measurements."""
-        return _observe(self.call, observables, self.impl)
+        """Output and measurements; only the output carries gradients, so that keeping the rest keeps nothing else."""
+        return _observe(self.call, observables, self.impl, gradients=False)
 
 
 def prepare(
@@ -232,26 +236,26 @@ def _pattern(call: _Call, p: Problem) -> reference.Pattern:
     )
 
 
-def _observe(call: _Call, observables: Observables, impl: str) -> Observation:
+def _observe(call: _Call, observables: Observables, impl: str, *, gradients: bool) -> Observation:
     name = select.choose(impl, call.problem)
     p = call.problem
     measuring = measured.ready(observables, p.query, p.key, p.value, call.mask.padded(call.sizes), p.dtype)
     if name == "reference":
         p = p.in_compute_dtype()
         output, pattern = _by_definition(call)
-        with torch.no_grad(), exact(p):
+        with torch.set_grad_enabled(gradients and torch.is_grad_enabled()), exact(p):
             found = reference.observe(pattern, measuring, sinks=p.sinks)
-        found["lse"] = found["lse"].detach()
+        found = {n: x if gradients and n in DIFFERENTIABLE else x.detach() for n, x in found.items()}
     else:
-        output, found = ops.run_observed(call.problem, measuring, name)
+        output, found = observed.run(call.problem, measuring, name, gradients=gradients)
     if measuring.value_norm is not None:
         found["value_norm"] = measuring.value_norm
     if measuring.key_groups is not None:
         found["group_mean"], found["group_queries"] = measured.group_means(found["group_weight"], measuring)
     first = measuring.first_key
     if first:
-        for keys in (x for n, x in found.items() if n.endswith("_keys")):
-            keys[keys >= 0] += first
+        for n in (n for n in found if n.endswith("_keys")):
+            found[n] = torch.where(found[n] >= 0, found[n] + first, found[n])
     return Observation({"output": call.shaped(output), **found}, measuring.offset + first, measuring.padded, first)
 
 

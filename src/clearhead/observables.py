@@ -180,6 +180,14 @@ def _check_ids(name: str, ids: Tensor | None, letters: str) -> None:
         )
 
 
+DIFFERENTIABLE = frozenset({
+    "lse", "max_logit", "entropy", "sum_squares", "received", "weighted_received", "received_by_group", "self_weight",
+    "previous_weight", "first_weight", "distance", "distance_histogram", "group_weight", "group_mean", "sink", "rows",
+    "same_token", "after_same_token",
+})  # fmt: skip
+"""What carries gradients to query, key, bias and sinks, beside the output."""
+
+
 class _Measured:
     """One named quantity of an `Observation`: returns its tensor, or says which observable to ask for."""
 
@@ -213,6 +221,10 @@ class Observation:
 
     Quantities are attributes: `observation.entropy` is a tensor (B, Hq, Tq). One that was not measured says which
     observable to ask for. `values` holds them all by name.
+
+    Where an input of `observe` requires grad, numbers that follow the weights smoothly carry gradients: `DIFFERENTIABLE` lists
+    them, and what is made of them (`max_weight`, `entropy_share`, `received_mean`, …) carries them too. Rankings and their
+    weights, maps, counts and contributions carry none. `detach()` lets go of all.
 
     `observation[b, h]` is the observation of some samples and heads, numbers, slices or lists of them; all dimensions stay.
     `merging.join_queries` puts observations of successive queries together, `merging.join_keys` those of pieces of the keys.
@@ -278,7 +290,10 @@ class Observation:
     @property
     def max_weight(self) -> Tensor:
         """e^{max_j z_ij − L_i}, the largest weight of each query (B, Hq, Tq); 0 where it sees nothing."""
-        return torch.where(self.lse == -torch.inf, 0.0, torch.exp(self.max_logit - self.lse))
+        seen = self.lse != -torch.inf
+        # Chosen before subtracting, too: of −inf − (−inf) even an unused gradient is NaN.
+        below = torch.where(seen, self.max_logit, 0.0) - torch.where(seen, self.lse, 0.0)
+        return torch.where(seen, torch.exp(below), 0.0)
 
     @property
     def max_key(self) -> Tensor:
@@ -293,7 +308,7 @@ class Observation:
         """
         places = self.visible + ("sink" in self.values)
         most = torch.log(places.clamp(min=1).to(self.entropy.dtype))
-        return torch.where(most > 0, self.entropy / most, torch.zeros_like(self.entropy))
+        return torch.where(most > 0, self.entropy / torch.where(most > 0, most, 1.0), torch.zeros_like(self.entropy))
 
     @property
     def effective_keys(self) -> Tensor:
@@ -349,6 +364,10 @@ class Observation:
         """The same observation with every tensor on another device."""
         padded = None if self.padded is None else self.padded.to(device)
         return dataclasses.replace(self, values={n: t.to(device) for n, t in self.values.items()}, padded=padded)
+
+    def detach(self) -> Observation:
+        """The same observation without gradients: what it was computed from can be forgotten."""
+        return dataclasses.replace(self, values={n: t.detach() for n, t in self.values.items()})
 
     def to_dict(self) -> dict[str, Tensor | int | None]:
         """Everything by name: the measured tensors, `offset`, `first_key` and `padded`."""

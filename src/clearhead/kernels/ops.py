@@ -16,7 +16,6 @@ from torch import Tensor
 from clearhead.kernels import select, tiled_backward
 from clearhead.kernels.problem import Gradients, Problem, exact
 from clearhead.masks import Plan
-from clearhead.measuring import Measuring
 
 
 def _operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -135,7 +134,7 @@ def _gradients(
         found = select.kernels(impl).backward(problem, out, lse, grad_out, grad_lse, with_bias)
     return [
         problem.query.new_empty(0) if x is None or g is None else g.to(x.dtype)
-        for x, g in zip(_differentiable(problem), found, strict=True)
+        for x, g in zip(differentiable(problem), found, strict=True)
     ]
 
 
@@ -259,11 +258,11 @@ def run(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:
     Through the operator where something looks on that must see one (a compiler, vmap, a tracer), else straight to the
     kernel: an operator written in Python costs about 0.1 ms a call.
     """
-    if _nobody_looks_on(*_differentiable(problem)):
+    if nobody_looks_on(*differentiable(problem)):
         kernel = select.kernels(impl).attention  # not above: a compiler would trace the loading of it
         if not _needs_gradients(problem):
             return _exactly(problem, kernel)
-        output, lse = _Eager.apply(*_differentiable(problem), problem, impl, kernel)
+        output, lse = _Eager.apply(*differentiable(problem), problem, impl, kernel)
         return output, lse
     plan = problem.plan
     output, lse = attention_op(
@@ -285,28 +284,15 @@ def run(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:
     return output, lse
 
 
-def run_observed(problem: Problem, measuring: Measuring, impl: str) -> tuple[Tensor, dict[str, Tensor]]:
-    """Output (with gradients) and everything measured (without), by the names of `Observation`."""
-    measured: dict[str, Tensor] = {}
-
-    def observed(p: Problem) -> tuple[Tensor, Tensor]:
-        output, found = select.kernels(impl).observe(p, measuring)
-        measured.update(found)
-        return output, measured.pop("lse")
-
-    output, lse = _Eager.apply(*_differentiable(problem), problem, impl, observed)
-    return output, {"lse": lse.detach()} | measured
-
-
-def _differentiable(problem: Problem) -> tuple[Tensor | None, ...]:
+def differentiable(problem: Problem) -> tuple[Tensor | None, ...]:
     return problem.query, problem.key, problem.value, problem.bias, problem.sinks
 
 
 def _needs_gradients(problem: Problem) -> bool:
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in _differentiable(problem))
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in differentiable(problem))
 
 
-def _nobody_looks_on(*tensors: Tensor | None) -> bool:
+def nobody_looks_on(*tensors: Tensor | None) -> bool:
     """Whether these are plain tensors in plain eager mode, so that nobody can tell an operator from a function."""
     return (
         not torch.compiler.is_compiling()
@@ -337,16 +323,23 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_out, grad_lse):  # type: ignore[no-untyped-def]
-        query, key, value, bias, sinks, output, lse = ctx.saved_tensors
-        p, with_bias = ctx.problem, ctx.needs_input_grad[3]
-        last = (output, lse, grad_out, grad_lse, with_bias)
-        if not torch.is_grad_enabled() and _nobody_looks_on(grad_out, grad_lse):
-            grads = _gradients(
-                dataclasses.replace(p, query=query, key=key, value=value, bias=bias, sinks=sinks), ctx.impl, *last
-            )
-        else:
-            grads = attention_backward_op(
-                query, key, value, p.plan.lo, p.plan.hi, p.plan.query_labels, p.plan.key_labels, p.plan.dense, bias,
-                p.slopes, sinks, p.scale, p.softcap, ctx.impl, *last,
-            )  # fmt: skip
-        return (*grads[:3], grads[3] if with_bias else None, None if sinks is None else grads[4], None, None, None)
+        grads = output_gradients(ctx.problem, ctx.impl, ctx.saved_tensors, grad_out, grad_lse, ctx.needs_input_grad[3])
+        return (*grads, None, None, None)
+
+
+def output_gradients(
+    p: Problem, impl: str, saved: Sequence[Tensor], grad_out: Tensor, grad_lse: Tensor, with_bias: bool
+) -> tuple[Tensor | None, ...]:
+    """Gradients of query, key, value, bias and sinks; `saved` are those, the output and L, as autograd keeps them."""
+    query, key, value, bias, sinks, output, lse = saved
+    last = (output, lse, grad_out, grad_lse, with_bias)
+    if not torch.is_grad_enabled() and nobody_looks_on(grad_out, grad_lse):
+        grads = _gradients(
+            dataclasses.replace(p, query=query, key=key, value=value, bias=bias, sinks=sinks), impl, *last
+        )
+    else:
+        grads = attention_backward_op(
+            query, key, value, p.plan.lo, p.plan.hi, p.plan.query_labels, p.plan.key_labels, p.plan.dense, bias,
+            p.slopes, sinks, p.scale, p.softcap, impl, *last,
+        )  # fmt: skip
+    return (*grads[:3], grads[3] if with_bias else None, None if sinks is None else grads[4])

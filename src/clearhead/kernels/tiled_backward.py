@@ -4,6 +4,8 @@ With P = e^{z − L}, δ_i = Σ_d dO·O and c = dL − δ:
 
     dz = P (dO Vᵀ + c)    dV = Pᵀ dO    dQ = dz K · scale    dK = dzᵀ Q · scale    d_sink = Σ_i e^{s − L_i} c_i
 
+Where measured numbers have gradients too, dz = P (dO Vᵀ + c + x) with the x of `terms`.
+
 `tile_gradients` is these formulas in plain differentiable PyTorch. The backward pass sums it over tiles; the double
 backward lets autograd differentiate one tile at a time.
 """
@@ -18,7 +20,9 @@ from torch import Tensor
 
 from clearhead.kernels import tiled
 from clearhead.kernels.problem import Gradients, Problem
+from clearhead.kernels.terms import Terms
 from clearhead.kernels.tiled import Tile, add_query_rows, careful, key_rows, query_rows, seen_product
+from clearhead.kernels.tiled_observe import token_matches
 
 
 def tile_gradients(
@@ -32,13 +36,17 @@ def tile_gradients(
     grad_out: Float[Tensor, "n rows dv"],
     c: Float[Tensor, "n rows"],
     finite: bool,
+    terms: Terms | None = None,
 ) -> list[Tensor]:
     """One tile's share of the gradients of query, key and value, and dz where there is a bias."""
     visible = tiled.visible_pairs(p, s)
     seen = careful(p, s, visible, finite)
     z = tiled.logits(query, key, p, s, bias, visible)
     weights = torch.exp(z - torch.where(lse == -torch.inf, 0.0, lse)[..., None])
-    dz = weights * (torch.bmm(grad_out, value.mT) + c[..., None])
+    inner = torch.bmm(grad_out, value.mT) + c[..., None]
+    if terms is not None:
+        inner = inner + _more(p, s, terms, z, weights, lse)
+    dz = weights * inner
     if seen is not None:
         dz = torch.where(seen, dz, 0.0)
     d_scores = dz
@@ -54,18 +62,70 @@ def tile_gradients(
     ]
 
 
+def _more(
+    p: Problem,
+    s: Tile,
+    terms: Terms,
+    z: Float[Tensor, "n rows keys"],
+    weights: Float[Tensor, "n rows keys"],
+    lse: Float[Tensor, "n rows"],
+) -> Float[Tensor, "n rows keys"]:
+    """The x of one tile."""
+    m = terms.measuring
+    grid = (s.b1 - s.b0, (s.h1 - s.h0) * p.groups, s.i1 - s.i0, s.j1 - s.j0)
+    heads = slice(s.h0 * p.groups, s.h1 * p.groups)
+    a = torch.arange(s.i0, s.i1, device=z.device) + m.offset
+    away = a[:, None] - torch.arange(s.j0, s.j1, device=z.device)
+    total = torch.zeros_like(z).view(grid)
+
+    def of_rows(x: Tensor) -> Tensor:
+        return x[s.b0 : s.b1, heads, s.i0 : s.i1]
+
+    if terms.below is not None:
+        below = torch.where(z == -torch.inf, 0.0, z - torch.where(lse == -torch.inf, 0.0, lse)[..., None])
+        total += of_rows(terms.below)[..., None] * below.view(grid)
+    if terms.square is not None:
+        total += of_rows(terms.square)[..., None] * weights.view(grid)
+    if terms.distance is not None:
+        total += of_rows(terms.distance)[..., None] * away
+    if terms.rows is not None and terms.keys is not None:
+        keys = tiled.samples(terms.keys, s)
+        keys = keys[:, heads if keys.shape[1] > 1 else slice(None), s.j0 : s.j1]
+        total += of_rows(terms.rows) @ keys.mT
+    if terms.bins is not None:
+        ends = 2 ** torch.arange(terms.bins.shape[-1] - 1, device=z.device)  # 1, 2, 4, …: where each bin but the first begins
+        total += of_rows(terms.bins).gather(-1, torch.bucketize(away.abs(), ends, right=True).expand(grid))
+    if m.tokens is not None:
+        for name, match in token_matches(m.tokens, a, s, m.first_key):
+            grad = getattr(terms, name)
+            if grad is not None:
+                total += torch.where(match[:, None], of_rows(grad)[..., None], 0.0)
+    return total.view(z.shape)
+
+
 def backward(
-    problem: Problem, out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor, with_bias: bool = True
+    problem: Problem,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    grad_lse: Tensor,
+    with_bias: bool = True,
+    terms: Terms | None = None,
 ) -> Gradients:
-    """Gradients of every input, the bias's only `with_bias`. Tiles are added in a fixed order: the same bits every time."""
+    """Gradients of every input, the bias's only `with_bias`. Tiles are added in a fixed order: the same bits every time.
+
+    `terms`: those of measured numbers, whose c_i are in `grad_lse` already.
+    """
     p, out, grad_out = _ready(problem, out, grad_out)
     c = grad_lse - (grad_out * out).sum(-1)
     finite = tiled.all_finite(p.query, p.key, p.value, grad_out)
+    if terms is not None:
+        finite = finite and tiled.all_finite(c, *terms.tensors)
     totals = _zeros(p)
     if not with_bias:
         totals = totals._replace(bias=None)
     for s in chain.from_iterable(tiled.row_blocks(p)):
-        parts = tile_gradients(p, s, *_tile_inputs(p, s, lse, grad_out, c), finite)
+        parts = tile_gradients(p, s, *_tile_inputs(p, s, lse, grad_out, c), finite, terms)
         _add(p, s, totals, parts)
     sinks = None if p.sinks is None else _sink_gradient(p.sinks, lse, c)
     return totals._replace(sinks=sinks)

@@ -255,16 +255,8 @@ class _RowQuantities:
             add_query_rows(found[..., n], s, self.p.groups, inside.sum(-1).view(weights.shape[:2]))
 
     def _add_token_relations(self, s: Tile, weights: Tensor, text: Tensor, a: Tensor) -> None:
-        text, n = tiled.samples(text, s), text.shape[1]
-        places, j = a + self.want.first_key, torch.arange(s.j0, s.j1, device=weights.device)
-        known = ((places >= 0) & (places < n))[:, None]
-        mine, at = text[:, places.clamp(0, n - 1), None], j + self.want.first_key
         grid = weights.view(s.b1 - s.b0, -1, s.i1 - s.i0, s.j1 - s.j0)
-        for name, theirs, where in (
-            ("same_token", text[:, at], known & (j < a[:, None])),
-            ("after_same_token", text[:, (at - 1).clamp(min=0)], known & (j <= a[:, None]) & (at >= 1)),
-        ):
-            match = (theirs[:, None] == mine) & where  # (1 or b, rows, keys)
+        for name, match in token_matches(text, a, s, self.want.first_key):
             add_query_rows(self.found[name], s, self.p.groups, torch.where(match[:, None], grid, 0.0).sum(-1))
 
     def end(self, lse: Tensor) -> dict[str, Tensor]:
@@ -272,6 +264,21 @@ class _RowQuantities:
         if self.p.sinks is not None:
             self.found["sink"] = tiled.share(self.p.sinks[None, :, None], lse)
         return self.found
+
+
+def token_matches(text: Tensor, a: Int[Tensor, " rows"], s: Tile, first_key: int) -> list[tuple[str, Tensor]]:
+    """Which pairs of a tile stand in each token relation, (1 or b, rows, keys); `a` are its rows' positions."""
+    text, n = tiled.samples(text, s), text.shape[1]
+    places, j = a + first_key, torch.arange(s.j0, s.j1, device=a.device)
+    known = ((places >= 0) & (places < n))[:, None]
+    mine, at = text[:, places.clamp(0, n - 1), None], j + first_key
+    found = []
+    for name, theirs, where in (
+        ("same_token", text[:, at], known & (j < a[:, None])),
+        ("after_same_token", text[:, (at - 1).clamp(min=0)], known & (j <= a[:, None]) & (at >= 1)),
+    ):
+        found.append((name, (theirs[:, None] == mine) & where))
+    return found
 
 
 def _weight_at(weights: Float[Tensor, "n rows keys"], at: Int[Tensor, " rows"], s: Tile) -> Float[Tensor, "n rows"]:

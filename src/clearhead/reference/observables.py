@@ -31,9 +31,11 @@ def observe(pattern: Pattern, measuring: Measuring, *, sinks: Float[Tensor, " hq
     if sinks is not None:
         found["sink"] = torch.exp(sinks[None, :, None] - lse)
     if want.max_logit:
-        found["max_logit"] = z.amax(-1) if tk else torch.full_like(lse, -torch.inf)
+        found["max_logit"] = z.max(-1).values if tk else torch.full_like(lse, -torch.inf)  # its gradient goes to one key
     if want.entropy:
-        found["entropy"] = -torch.where(p == 0, 0.0, p * (z - lse[..., None])).sum(-1)
+        # Numbers are chosen before they are multiplied: 0 · (−inf) would be NaN, and so would its gradient.
+        below = torch.where(p == 0, 0.0, z) - torch.where(lse == -torch.inf, 0.0, lse)[..., None]
+        found["entropy"] = -(p * below).sum(-1)
         if sinks is not None:
             found["entropy"] = found["entropy"] - found["sink"] * (sinks[None, :, None] - lse)
     if want.sum_squares:

@@ -7,6 +7,8 @@ With P = 2^(z − L), δ = Σ_d dO·O and c = dL − δ, for a block of keys and
     dV[key][:]    += p · dO                         dQᵀ[d][lane] += Kᵀ · ds
     dK[key][:]    += ds · Q
 
+Where measured numbers have gradients too, t also holds their columns, r · gᵀ, and ds is p (t + c + x) with an x of `terms`.
+
 A worker takes a part of the rows of all query heads that share a key head. It owns the gradients of its queries; those of
 keys and values are its own sums, which are added up afterwards, parts always in the same order.
 
@@ -29,8 +31,8 @@ from clearhead.kernels.cpu.forward import (
 )
 from clearhead.kernels.cpu.logits import HIDDEN, add_and_hide, cap, read_intervals
 from clearhead.kernels.cpu.machine import BLOCK, shape
-from clearhead.kernels.cpu.powers import LOG2_E, exp2
-from clearhead.kernels.cpu.rows import all_finite, lift, read_row, write_row
+from clearhead.kernels.cpu.powers import LN_2, LOG2_E, exp2
+from clearhead.kernels.cpu.rows import FLOAT32, all_finite, lift, read_row, write_row
 from clearhead.kernels.cpu.strip import rounded_up
 from clearhead.kernels.cpu.tasks import handed_out
 from clearhead.kernels.cpu.tile import ROWS, product
@@ -56,6 +58,7 @@ from clearhead.kernels.cpu.vector import (
 
 weights_times_rows = product(shape().vectors, row_step=LANES, step=1, add=True)
 weights_times_narrow_rows = product(1, row_step=LANES, step=1, add=True)
+more_keys_times_queries = product(shape().vectors, step=1, add=True)
 
 
 @compiled
@@ -125,20 +128,48 @@ def recompute(c, s, slope, b, h, i0, j0, first, last, lo, spans, mine):
 
 
 @compiled
-def weights_and_slopes(c, s, t, slope, first, last, lse, shift, marks):
+def weights_and_slopes(c, s, t, slope, first, last, numbers, j0, marks):
     """s becomes p and t becomes dz, both exactly 0 where a pair may not be seen, which `marks` tells for each key."""
-    L, add, zero = load(lse, 0), load(shift, 0), splat(float32(0.0))
+    L, add, zero = load(numbers, 0), load(numbers, LANES), splat(float32(0.0))
     capped = c[at.SOFTCAP] != 0 and c[at.D_BIAS] == 0  # a bias is added behind the cap
+    terms = c[at.TERMS] != 0
+    below, square, away = load(numbers, 5 * LANES), load(numbers, 6 * LANES), load(numbers, 7 * LANES)
+    place = load(numbers, 8 * LANES) - splat(float32(j0))  # whole numbers: exact
     for n in range(first, last):
         z = load(s, n * LANES)
         hidden = z == splat(HIDDEN)
         p = where(hidden, zero, exp2(smaller(zero, z - L)))  # never above 1, however L was rounded
-        dz = where(hidden, zero, p * (load(t, n * LANES) + add))
+        inner = load(t, n * LANES) + add
+        if terms:
+            inner = fma(below, z - L, fma(square, p, fma(away, place - splat(float32(n)), inner)))
+        dz = where(hidden, zero, p * inner)
         marks[n] = lanes_set(hidden)
         if capped:
             dz = where(hidden, zero, dz * load(slope, n * LANES))
         store(s, n * LANES, p)
         store(t, n * LANES, dz)
+
+
+@compiled
+def load_terms(c, row, i0, numbers):
+    """What the gradients of measured numbers are for each lane: times z − L in base 2, times p, times a − j; and a."""
+    for lane in range(LANES):
+        i = min(i0 + lane, c[at.TQ] - 1)
+        for n in range(3):
+            address = c[at.BELOW + n]
+            numbers[(5 + n) * LANES + lane] = floats_at(address)[row + i] if address != 0 else float32(0.0)
+        numbers[5 * LANES + lane] *= float32(LN_2)
+        numbers[8 * LANES + lane] = float32(c[at.POSITION] + i)
+
+
+@compiled
+def add_columns(c, b, h, j0, first, last, columns, t):
+    """t[key][lane] += Σ_k g[key][k] · r[k][lane]: what the gradients of sums over queries add to V · dOᵀ."""
+    width = c[at.COLUMNS]
+    start = b * c[at.KEY_COLUMNS_B] + h * c[at.KEY_COLUMNS_H] + j0 * width
+    keys = after(floats_at(c[at.KEY_COLUMNS]), start)
+    for n in range(first, last, ROWS):
+        more_keys_times_queries(after(keys, n * width), width, 1, columns, LANES, width, after(t, n * LANES), LANES)
 
 
 @compiled
@@ -187,18 +218,24 @@ def load_strip(c, b, h, i0, strip, places, rows):
             floats_at(c[at.C])[i] = shift[lane]
     lo = as_ints(after(strip, places[5] + 2 * LANES))
     read_intervals(c, b, i0, lo, after(lo, LANES), as_longs(after(strip, places[5] + 4 * LANES)))
+    if c[at.TERMS] != 0:
+        load_terms(c, row, i0, lse)
+    if c[at.COLUMNS] != 0:
+        width, columns = c[at.COLUMNS], after(strip, places[6])
+        read_queries(c, c[at.ROW_COLUMNS], FLOAT32, row * width, width, 1, width, i0, float32(1.0), rows, columns)
 
 
 @compiled
 def strip_places(c, places):
-    """Where things stand in a strip: Qᵀ, dOᵀ, rows of Q times scale, rows of dO, dQᵀ, numbers of each lane; and its size."""
+    """Where things stand in a strip: Qᵀ, dOᵀ, rows of Q times scale, rows of dO, dQᵀ, numbers of each lane, columns; its size."""
     D, DV = c[at.D], c[at.DV]
-    sizes = (D, DV, rounded_up(D, WIDTH), rounded_up(DV, WIDTH), rounded_up(max(D, DV), ROWS), int64(5))
+    tall = rounded_up(max(D, DV), ROWS)
+    sizes = (D, DV, rounded_up(D, WIDTH), rounded_up(DV, WIDTH), tall, int64(9), c[at.COLUMNS])
     place = int64(0)
-    for n in range(6):
+    for n in range(7):
         places[n] = place
         place += sizes[n] * LANES
-    places[6] = place
+    places[7] = place
 
 
 @compiled
@@ -228,8 +265,10 @@ def block_gradients(c, b, h, i0, j0, first, last, strip, places, k, k_row, v, v_
     middle = upper_from(spans, j0, first, last)
     multiply_keys(k, k_row, strip, D, first, middle, last, s)
     multiply_keys(v, v_row, grads, DV, first, middle, last, t)
+    if c[at.COLUMNS] != 0:
+        add_columns(c, b, h, j0, first, last, after(strip, places[6]), t)
     recompute(c, s, slope, b, h, i0, j0, first, last, lo, spans, mine)
-    weights_and_slopes(c, s, t, slope, first, last, numbers, after(numbers, LANES), marks)
+    weights_and_slopes(c, s, t, slope, first, last, numbers, j0, marks)
     for m in range(last, rounded_up(last, ROWS)):  # the last tile may reach past the last key
         store(s, m * LANES, splat(float32(0.0)))
         store(t, m * LANES, splat(float32(0.0)))
@@ -246,7 +285,7 @@ def backward_strips(c, b, h, number_, count, scratch, d_key, d_value):
     value = b * c[at.VALUE_B] + kv * c[at.VALUE_H]
     places = as_longs(scratch)
     strip_places(c, places)
-    each = places[6]
+    each = places[7]
     strips = after(scratch, 32)
     s = after(strips, count * each)
     t, slope = after(s, BLOCK * LANES), after(s, 2 * BLOCK * LANES)
@@ -258,7 +297,7 @@ def backward_strips(c, b, h, number_, count, scratch, d_key, d_value):
     finite_keys = after(kept_keys, BLOCK * tall_d)
     rows = after(finite_keys, BLOCK * tall_d)
     # [count][2][LANES][…]: rows of Q and dO that are not finite, and which they are.
-    kept = after(rows, LANES * max(D, DV))
+    kept = after(rows, LANES * max(D, DV, c[at.COLUMNS]))
     kept_size = LANES * (wide_d + wide_v + 2)
     bad_lanes = as_longs(after(kept, count * kept_size))
     begin, end = TK, int64(0)
@@ -333,7 +372,7 @@ def bias_strips(c, b, h, strip, end_strip, block, end_block, scratch, target, ro
     places = as_longs(scratch)
     strip_places(c, places)
     memory = after(scratch, 32)
-    s = after(memory, places[6])
+    s = after(memory, places[7])
     t, slope = after(s, BLOCK * LANES), after(s, 2 * BLOCK * LANES)
     marks = as_longs(after(s, 3 * BLOCK * LANES))
     staged_keys = after(s, 3 * BLOCK * LANES + 2 * BLOCK)

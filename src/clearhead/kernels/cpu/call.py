@@ -40,6 +40,10 @@ D_QUERY = _one()  # (B, Hq, Tq, D) contiguous, of the inputs' dtype
 D_KEY, D_VALUE = _one(), _one()  # (B, Hk, parts, KEYS_PADDED, D or Dv rounded up to registers) float32
 D_BIAS, D_BIAS_B, D_BIAS_H, D_BIAS_I, D_BIAS_J = _strided(4)  # float32
 KEYS_PADDED = _one()  # Tk rounded up to tiles
+# What gradients of measured numbers add to those of the output (see `kernels.terms`), if any of this is there.
+TERMS, BELOW, SQUARE, AWAY = (_one() for _ in range(4))  # a switch; (B, Hq, Tq) contiguous float32
+COLUMNS, ROW_COLUMNS = _one(), _one()  # how many; (B, Hq, Tq, COLUMNS) contiguous float32
+KEY_COLUMNS, KEY_COLUMNS_B, KEY_COLUMNS_H = (_one() for _ in range(3))  # rows of keys, KEYS_PADDED of them a head
 B, HQ, HK, TQ, TK, D, DV, GROUPS, DTYPE = (_one() for _ in range(9))
 # The mask: see `masks.Plan`. Intervals and labels are int32.
 LO, HI, INTERVAL_B = _one(), _one(), _one()

@@ -19,6 +19,7 @@ from clearhead.kernels.cpu import threads
 from clearhead.kernels.cpu.call import Builder, describe
 from clearhead.kernels.cpu.machine import BLOCK, CHAINS, shape
 from clearhead.kernels.problem import Gradients, Problem, tighten, viewers_by_intervals, visible_by_intervals
+from clearhead.kernels.terms import Terms
 from clearhead.masks import Plan
 from clearhead.measuring import Measuring
 from clearhead.observables import Observables
@@ -53,11 +54,18 @@ def attention(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def backward(
-    problem: Problem, out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor | None, with_bias: bool = True
+    problem: Problem,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    grad_lse: Tensor | None,
+    with_bias: bool = True,
+    terms: Terms | None = None,
 ) -> Gradients:
     """Gradients of every input, query's in the inputs' dtype and the others in float32; None where there is no such input.
 
-    The bias's costs a pass of its own: `with_bias=False` where nobody wants it.
+    The bias's costs a pass of its own: `with_bias=False` where nobody wants it. `terms`: those of measured numbers, whose
+    c_i are in `grad_lse` already.
     """
     p = dataclasses.replace(problem, plan=tighten(problem.plan))
     call = describe(p)
@@ -78,13 +86,14 @@ def backward(
     for place, x in ((at.D_QUERY, d_query), (at.D_KEY, d_key), (at.D_VALUE, d_value)):
         call.address(place, x)
     call.put(at.KEYS_PADDED, padded)
+    columns = 0 if terms is None else _terms(p, terms, call, padded)
     c = torch.zeros(B, Hq, Tq) if p.sinks is not None else None
     if c is not None:
         call.address(at.C, c)
     if B * Hq * Tq:
         together = STRIPS
         _cut(call, _even_parts(spans, parts), together)
-        threads.run("backward", call, _backward_scratch(p, together), B * Hk * parts)
+        threads.run("backward", call, _backward_scratch(p, together, columns), B * Hk * parts)
     d_key, d_value = (x[:, :, 0] if parts == 1 else x.sum(2) for x in (d_key, d_value))
     d_sinks = None
     if c is not None and p.sinks is not None:
@@ -95,7 +104,7 @@ def backward(
         if B * Hq * Tq * Tk:
             call.strided(at.D_BIAS, d_bias)
             pieces = strips if d_bias.shape[2] > 1 else -(-Tk // BLOCK) if d_bias.shape[3] > 1 else 1
-            threads.run("backward", call, _backward_scratch(p, 1), d_bias.shape[0] * d_bias.shape[1] * pieces)
+            threads.run("backward", call, _backward_scratch(p, 1, columns), d_bias.shape[0] * d_bias.shape[1] * pieces)
     return Gradients(d_query, d_key[..., :Tk, :D], d_value[..., :Tk, :Dv], d_bias, d_sinks)
 
 
@@ -106,15 +115,36 @@ def _backward_parts(heads: int, strips: int, each: int) -> int:
     return max(1, min(wanted, strips // rows_each, PARTIAL_BYTES // max(1, each)))
 
 
-def _backward_scratch(p: Problem, together: int) -> int:
+def _terms(p: Problem, terms: Terms, call: Builder, padded: int) -> int:
+    """Write down what gradients of measured numbers add; returns how many columns there are."""
+    if terms.by_distance_or_token:
+        raise RuntimeError("the CPU kernels have no terms by distance or token")
+    for place, x in ((at.BELOW, terms.below), (at.SQUARE, terms.square), (at.AWAY, terms.distance)):
+        if x is not None:
+            call.address(place, x.float().contiguous())
+            call.put(at.TERMS, 1)
+    call.put(at.POSITION, terms.measuring.offset)
+    if terms.rows is None or terms.keys is None:
+        return 0
+    columns = terms.rows.shape[3]
+    keys = torch.nn.functional.pad(terms.keys.float(), (0, 0, 0, padded - p.key.shape[2])).contiguous()
+    call.address(at.ROW_COLUMNS, terms.rows.float().contiguous())
+    call.address(at.KEY_COLUMNS, keys)
+    head = columns * padded
+    call.put(at.KEY_COLUMNS_B, head * keys.shape[1] if len(keys) > 1 else 0, head if keys.shape[1] > 1 else 0)
+    call.put(at.COLUMNS, columns)
+    return columns
+
+
+def _backward_scratch(p: Problem, together: int, columns: int) -> int:
     """Floats one worker needs; `backward.backward_strips` lays them out."""
     lanes, rows, width = shape().lanes, shape().tile_rows, shape().width
     D, Dv = p.query.shape[3], p.value.shape[3]
     tall = -(-D // rows) * rows
     wide = sum(-(-n // width) * width for n in (D, Dv))
-    strip = (D + Dv + wide + -(-max(D, Dv) // rows) * rows + 5) * lanes
+    strip = (D + Dv + wide + -(-max(D, Dv) // rows) * rows + 9 + columns) * lanes
     blocks = BLOCK * (3 * lanes + 2 + 3 * tall + Dv + 1)
-    return 32 + together * strip + blocks + lanes * (max(D, Dv, 1)) + together * (lanes * (wide + 2) + 4)
+    return 32 + together * strip + blocks + lanes * max(D, Dv, columns, 1) + together * (lanes * (wide + 2) + 4)
 
 
 def _few_queries(p: Problem) -> bool:

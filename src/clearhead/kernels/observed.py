@@ -71,10 +71,11 @@ class _Observed(torch.autograd.Function):
             whole = dataclasses.replace(ctx.problem, query=query, key=key, value=value, bias=bias, sinks=sinks)
             of_names = dict(zip(given, grads, strict=True))
             with exact(whole):
-                made = terms.gradients(
-                    whole, ctx.measuring, ctx.impl, output, found, grad_output, of_names, with_bias
-                )
-            return tuple(None if x is None else x.to(like.dtype) for x, like in zip(made, tensors, strict=False))
+                made = terms.gradients(whole, ctx.measuring, ctx.impl, output, found, grad_output, of_names, with_bias)
+            return tuple(
+                None if x is None or like is None else x.to(like.dtype)
+                for x, like in zip(made, tensors[:5], strict=True)
+            )
 
         return (*_once(compute, [*inputs, grad_output, *given.values()]), *nothing)
 
@@ -83,9 +84,7 @@ def _once(
     compute: Callable[..., tuple[Tensor | None, ...]], tensors: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
     """What `compute` gives for some tensors; who wants gradients of that is told who gives them."""
-    if torch._C._functorch.peek_interpreter_stack() is not None or any(
-        x is not None and torch._C._functorch.is_batchedtensor(x) for x in tensors
-    ):
+    if any(x is not None and _is_batched(x) for x in tensors):
         raise ImplementationError(
             message(
                 "gradients of observables",
@@ -96,6 +95,12 @@ def _once(
         )
     found: tuple[Tensor | None, ...] = _Once.apply(compute, *tensors)
     return found
+
+
+def _is_batched(x: Tensor) -> bool:
+    """Whether a tensor stands for many, as under `torch.func.vmap` and, of old, under `is_grads_batched`."""
+    functorch = torch._C._functorch
+    return functorch.is_batchedtensor(x) or functorch.is_legacy_batchedtensor(x)
 
 
 class _Once(torch.autograd.Function):

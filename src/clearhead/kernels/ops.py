@@ -285,6 +285,7 @@ def run(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:
 
 
 def differentiable(problem: Problem) -> tuple[Tensor | None, ...]:
+    """Query, key, value, bias and sinks."""
     return problem.query, problem.key, problem.value, problem.bias, problem.sinks
 
 

@@ -93,8 +93,8 @@ def _more(
         keys = keys[:, heads if keys.shape[1] > 1 else slice(None), s.j0 : s.j1]
         total += of_rows(terms.rows) @ keys.mT
     if terms.bins is not None:
-        ends = 2 ** torch.arange(terms.bins.shape[-1] - 1, device=z.device)  # 1, 2, 4, …: where each bin but the first begins
-        total += of_rows(terms.bins).gather(-1, torch.bucketize(away.abs(), ends, right=True).expand(grid))
+        begins = 2 ** torch.arange(terms.bins.shape[-1] - 1, device=z.device)  # every bin but that of distance 0
+        total += of_rows(terms.bins).gather(-1, torch.bucketize(away.abs(), begins, right=True).expand(grid))
     if m.tokens is not None:
         for name, match in token_matches(m.tokens, a, s, m.first_key):
             grad = getattr(terms, name)

@@ -31,7 +31,8 @@ def observe(pattern: Pattern, measuring: Measuring, *, sinks: Float[Tensor, " hq
     if sinks is not None:
         found["sink"] = torch.exp(sinks[None, :, None] - lse)
     if want.max_logit:
-        found["max_logit"] = z.max(-1).values if tk else torch.full_like(lse, -torch.inf)  # its gradient goes to one key
+        # Unlike that of amax, the gradient of max goes to one key where several have the largest logit.
+        found["max_logit"] = z.max(-1).values if tk else torch.full_like(lse, -torch.inf)
     if want.entropy:
         # Numbers are chosen before they are multiplied: 0 · (−inf) would be NaN, and so would its gradient.
         below = torch.where(p == 0, 0.0, z) - torch.where(lse == -torch.inf, 0.0, lse)[..., None]

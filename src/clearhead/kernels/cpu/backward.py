@@ -227,7 +227,7 @@ def load_strip(c, b, h, i0, strip, places, rows):
 
 @compiled
 def strip_places(c, places):
-    """Where things stand in a strip: Qᵀ, dOᵀ, rows of Q times scale, rows of dO, dQᵀ, numbers of each lane, columns; its size."""
+    """Where things stand in a strip: Qᵀ, dOᵀ, rows of Q times scale, rows of dO, dQᵀ, lane numbers, columns; and its size."""
     D, DV = c[at.D], c[at.DV]
     tall = rounded_up(max(D, DV), ROWS)
     sizes = (D, DV, rounded_up(D, WIDTH), rounded_up(DV, WIDTH), tall, int64(9), c[at.COLUMNS])

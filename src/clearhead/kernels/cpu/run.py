@@ -291,7 +291,10 @@ def _results(p: Problem, measuring: Measuring, call: Builder, parts: int) -> dic
     m, want, found = measuring, measuring.want, dict[str, Tensor]()
 
     def room(name: str, place: int, *more: int, dtype: torch.dtype = torch.float32) -> None:
-        found[name] = torch.empty(B, Hq, Tq, *more, dtype=dtype)
+        made = (
+            torch.empty if p.key.shape[2] else torch.zeros
+        )  # no keys, no tokens: the kernel writes none of their relations
+        found[name] = made(B, Hq, Tq, *more, dtype=dtype)
         call.address(place, found[name])
 
     checked = p.plan.query_labels is not None or p.plan.dense is not None or p.bias is not None

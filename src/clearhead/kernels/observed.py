@@ -14,7 +14,7 @@ from clearhead.kernels.problem import Problem, exact
 from clearhead.measuring import Measuring
 from clearhead.observables import DIFFERENTIABLE
 
-BIAS = 3  # where the bias stands among the differentiable inputs
+VALUE, BIAS = 2, 3  # where they stand among the differentiable inputs
 
 
 def run(problem: Problem, measuring: Measuring, impl: str, *, gradients: bool) -> tuple[Tensor, dict[str, Tensor]]:
@@ -40,11 +40,13 @@ class _Observed(torch.autograd.Function):
         smooth = {name: x for name, x in found.items() if name in DIFFERENTIABLE}
         q, k, _, *others = ctx.needs_input_grad[:5]
         ctx.set_materialize_grads(False)
-        if not (gradients and (q or k or any(others))):
-            ctx.mark_non_differentiable(*smooth.values())
         ctx.problem, ctx.measuring, ctx.impl, ctx.names = problem, measuring, impl, tuple(smooth)
-        # The key of the largest logit is needed too, should its gradient be.
-        kept = smooth | {name: x for name, x in found.items() if name == "top_keys"}
+        if gradients and (q or k or any(others)):
+            # Top keys carry none, but tell which key has the largest logit.
+            kept = smooth | {name: x for name, x in found.items() if name == "top_keys"}
+        else:
+            ctx.mark_non_differentiable(*smooth.values())
+            kept = {"lse": found["lse"]}
         ctx.kept = tuple(kept)
         ctx.save_for_backward(query, key, value, bias, sinks, output, *kept.values())
         return output, *smooth.values()
@@ -72,9 +74,11 @@ class _Observed(torch.autograd.Function):
             of_names = dict(zip(given, grads, strict=True))
             with exact(whole):
                 made = terms.gradients(whole, ctx.measuring, ctx.impl, output, found, grad_output, of_names, with_bias)
+            there = [x is not None for x in tensors[:5]]
+            there[VALUE] = grad_output is not None  # what is measured depends on no value
             return tuple(
-                None if x is None or like is None else x.to(like.dtype)
-                for x, like in zip(made, tensors[:5], strict=True)
+                x.to(like.dtype) if x is not None and like is not None and wanted else None
+                for x, like, wanted in zip(made, tensors[:5], there, strict=True)
             )
 
         return (*_once(compute, [*inputs, grad_output, *given.values()]), *nothing)

@@ -329,7 +329,7 @@ class _Eager(torch.autograd.Function):
 
 
 def output_gradients(
-    p: Problem, impl: str, saved: Sequence[Tensor], grad_out: Tensor, grad_lse: Tensor, with_bias: bool
+    p: Problem, impl: str, saved: Sequence[Any], grad_out: Tensor, grad_lse: Tensor, with_bias: bool
 ) -> tuple[Tensor | None, ...]:
     """Gradients of query, key, value, bias and sinks; `saved` are those, the output and L, as autograd keeps them."""
     query, key, value, bias, sinks, output, lse = saved

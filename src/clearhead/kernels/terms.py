@@ -74,7 +74,9 @@ def gradients(
     grads: Mapping[str, Tensor],
     with_bias: bool,
 ) -> Gradients:
-    """Gradients of every input from those of the output, if there are any, and of some of what was measured.
+    """Gradients of every input from those of the output and of some of what was measured.
+
+    Without a `grad_output` that of value has no columns: what is measured depends on none.
 
     `found`: what was measured, its `lse` with it; `grads`: gradients of what has any, by the same names.
     """
@@ -84,7 +86,7 @@ def gradients(
         totals = Gradients(
             torch.zeros_like(p.query),
             torch.zeros_like(p.key),
-            torch.zeros_like(p.value),
+            p.value[..., :0],
             None if p.bias is None or not with_bias else torch.zeros_like(p.bias),
             None if p.sinks is None else torch.zeros_like(p.sinks),
         )
@@ -96,8 +98,6 @@ def gradients(
         kernel = select.kernels("tiled" if terms.by_distance_or_token else impl).backward
         c = torch.zeros_like(found["lse"]) if shift is None else shift
         totals = kernel(whole, out, found["lse"], grad_out, c, with_bias, terms)
-        if grad_output is None:
-            totals = totals._replace(value=torch.zeros_like(p.value))
         totals = Gradients(*(None if x is None else x.to(p.dtype) for x in totals))  # type: ignore[arg-type]
     if p.sinks is not None and terms.below is not None and totals.sinks is not None:
         under = p.sinks[:, None] - found["lse"]

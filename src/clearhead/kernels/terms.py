@@ -207,9 +207,9 @@ def add_pairs(p: Problem, totals: Gradients, keys: Tensor, dz: Tensor) -> None:
     if 0 in (B, Hq, Tq, Tk):
         return
     j = keys.expand(B, Hq, Tq)
-    there = (j >= 0) & (dz != 0)  # where dz is 0 the key may be one that must not be seen, and hold NaN
-    j = j.clamp(min=0)
     b, h, i = torch.meshgrid(*(torch.arange(n, device=j.device) for n in (B, Hq, Tq)), indexing="ij")
+    there, j = j >= 0, j.clamp(min=0)
+    there = there & _may_see(p, b, h, i, j)
     key = p.key[b, h // p.groups, j]  # (B, Hq, Tq, D)
     d_score = dz[..., None]
     if p.softcap is not None:
@@ -218,12 +218,12 @@ def add_pairs(p: Problem, totals: Gradients, keys: Tensor, dz: Tensor) -> None:
     totals.query.add_(torch.where(there[..., None], d_score * key, 0.0))
     to_key = torch.where(there[..., None], d_score * p.query, 0.0)
     # Adding by a list of places has a fixed order, so the bits are the same every time.
-    place = ((b * Hk + h // p.groups) * Tk + j).flatten()
-    flat = totals.key.new_zeros(B * Hk * Tk, D).index_put_((place,), to_key.reshape(-1, D), accumulate=True)
+    rows = ((b * Hk + h // p.groups) * Tk + j).flatten()
+    flat = totals.key.new_zeros(B * Hk * Tk, D).index_put_((rows,), to_key.reshape(-1, D), accumulate=True)
     totals.key.add_(flat.view(B, Hk, Tk, D))
     if totals.bias is not None:
-        where = [x if n > 1 else torch.zeros_like(x) for x, n in zip((b, h, i, j), totals.bias.shape, strict=True)]
-        totals.bias.index_put_(tuple(where), torch.where(there, dz, 0.0), accumulate=True)
+        place = [x if n > 1 else torch.zeros_like(x) for x, n in zip((b, h, i, j), totals.bias.shape, strict=True)]
+        totals.bias.index_put_(tuple(place), torch.where(there, dz, 0.0), accumulate=True)
 
 
 def add_rows(p: Problem, totals: Gradients, rows: tuple[int, ...], dz: Tensor) -> None:
@@ -234,8 +234,10 @@ def add_rows(p: Problem, totals: Gradients, rows: tuple[int, ...], dz: Tensor) -
     shape = (B * Hk, p.groups * len(rows), Tk)
     query = p.query[:, :, at].reshape(*shape[:2], D)
     key = p.key.reshape(B * Hk, Tk, D)
-    d_score = dz.reshape(shape)
-    seen = d_score != 0
+    b, h, j = (torch.arange(n, device=at.device) for n in (B, Hq, Tk))
+    visible = _may_see(p, b[:, None, None, None], h[:, None, None], at[:, None], j).expand(dz.shape)
+    dz = torch.where(visible, dz, 0.0)
+    d_score, seen = dz.reshape(shape), visible.reshape(shape)
     if p.softcap is not None:
         slope = 1 - torch.tanh(torch.bmm(query * p.scale, key.mT) / p.softcap) ** 2
         d_score = torch.where(seen, d_score * slope, 0.0)
@@ -249,6 +251,23 @@ def add_rows(p: Problem, totals: Gradients, rows: tuple[int, ...], dz: Tensor) -
             bias.index_add_(2, at, part)
         else:
             bias.add_(part)
+
+
+def _may_see(p: Problem, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """Whether the pairs with these numbers may be seen; the numbers broadcast, and so does the answer."""
+    plan = p.plan
+    seen = (j >= _entry(plan.lo, b, i)) & (j < _entry(plan.hi, b, i))
+    if plan.query_labels is not None and plan.key_labels is not None:
+        for queries, keys in zip(plan.query_labels, plan.key_labels, strict=True):
+            seen = seen & (_entry(queries, b, i) == _entry(keys, b, j))
+    if plan.dense is not None:
+        seen = seen & _entry(plan.dense, b, h, i, j)
+    return seen if p.bias is None else seen & (_entry(p.bias, b, h, i, j) != -torch.inf)
+
+
+def _entry(x: Tensor, *numbers: Tensor) -> Tensor:
+    """Entries of a tensor whose dimensions of size 1 are the same for all numbers."""
+    return x[tuple(n if size > 1 else torch.zeros_like(n) for n, size in zip(numbers, x.shape, strict=True))]
 
 
 def _numbers(p: Problem, rows: tuple[int, ...]) -> Tensor:

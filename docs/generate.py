@@ -11,7 +11,7 @@ from pathlib import Path
 
 import clearhead
 from clearhead import ladder, models, nn, roles
-from clearhead.observables import Observation, measured
+from clearhead.observables import DIFFERENTIABLE, Observation, measured
 
 REFERENCE = Path(__file__).parent / "reference"
 NOTE = "<!-- Written by docs/generate.py from the docstrings: change those, then run `make docs`. -->\n\n"
@@ -55,10 +55,13 @@ def api() -> str:
     parts = ["# The library\n\n"]
     for name in clearhead.__all__:
         parts += entry(f"clearhead.{name}", getattr(clearhead, name))
-    parts.append("## What an `Observation` holds\n\n| name | shape | asked for by | what it is |\n|---|---|---|---|\n")
+    parts.append(
+        "## What an `Observation` holds\n\n| name | shape | asked for by | gradients | what it is |\n|---|---|---|---|---|\n"
+    )
     for name, quantity in measured(Observation).items():
         asked = f"`{quantity.asked_by}`" if quantity.asked_by else "always"
-        parts.append(f"| `{name}` | `{quantity.shape}` | {asked} | {quantity.__doc__} |\n")
+        smooth = "yes" if name in DIFFERENTIABLE or name == "output" else ""
+        parts.append(f"| `{name}` | `{quantity.shape}` | {asked} | {smooth} | {quantity.__doc__} |\n")
     parts.append("\n")
     for module in (nn, roles, models, ladder):
         parts.append(f"# `{module.__name__}`\n\n")

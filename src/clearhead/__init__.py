@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from clearhead.accelerate import accelerate
     from clearhead.attention import attention, explain, observe
     from clearhead.biases import ALiBi
+    from clearhead.check import check
     from clearhead.estimate import Estimate, estimate
     from clearhead.masks import All, Causal, Documents, Padding, Prefix, Window
     from clearhead.observables import Observables, Observation
@@ -38,6 +39,7 @@ __all__ = [
     "Window",
     "accelerate",
     "attention",
+    "check",
     "estimate",
     "explain",
     "observe",
@@ -49,6 +51,7 @@ _HOMES = {
     "accelerate": ("accelerate",),
     "attention": ("attention", "explain", "observe"),
     "biases": ("ALiBi",),
+    "check": ("check",),
     "estimate": ("Estimate", "estimate"),
     "masks": ("All", "Causal", "Documents", "Padding", "Prefix", "Window"),
     "observables": ("Observables", "Observation"),

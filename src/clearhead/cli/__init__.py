@@ -11,6 +11,7 @@ import typer
 
 from clearhead import __version__
 from clearhead.cli.bench import bench
+from clearhead.cli.check import check
 from clearhead.cli.doctor import doctor
 from clearhead.cli.lesson import lesson
 from clearhead.cli.look import look
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 app.command()(look)
 app.command()(roles)
+app.command()(check)
 app.command()(lesson)
 app.command()(bench)
 app.command()(doctor)

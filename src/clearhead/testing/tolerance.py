@@ -113,7 +113,7 @@ def compare(
     lost = lost[torch.isfinite(lost)]  # where the baseline itself breaks it excuses nothing
     at: tuple[int, ...] = ()
     if distance.numel():
-        at = tuple(int(n) for n in torch.unravel_index(distance.argmax(), distance.shape))
+        at = _place(int(distance.argmax()), distance.shape)
     return Comparison(
         what,
         got.dtype,
@@ -181,6 +181,15 @@ def math_path(
     empty = (z == -torch.inf).all(-1, keepdim=True)
     weights = torch.softmax(z.masked_fill(empty, 0.0), dim=-1).masked_fill(empty, 0.0)
     return (weights[..., : key.shape[2]] @ value.to(compute)).to(query.dtype)
+
+
+def _place(number: int, shape: torch.Size) -> tuple[int, ...]:
+    """The index of an entry by its number. (`torch.unravel_index` loads the compiler's algebra: seconds.)"""
+    place: list[int] = []
+    for size in reversed(shape):
+        number, here = divmod(number, size)
+        place.insert(0, here)
+    return tuple(place)
 
 
 def _distance(x: Tensor, exact: Tensor) -> Tensor:

@@ -1,0 +1,261 @@
+"""From formulas and findings to sentences: what was computed, what is right, where, and how far off either is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from clearhead.check.choices import BY_NAME, DIMENSIONS, INDEX, Formula
+from clearhead.check.formula import Bench
+from clearhead.check.functions import LAYOUTS as FUNCTION_LAYOUTS
+from clearhead.check.functions import FunctionSubject
+from clearhead.check.modules import LAYOUTS as MODULE_LAYOUTS
+from clearhead.check.modules import out_width
+from clearhead.check.report import Explanation, Finding, Mistake
+from clearhead.check.search import LOUD, SINGLE, Match
+from clearhead.check.settling import KEEPS
+from clearhead.check.source import Source, point
+from clearhead.check.state import Reading
+
+# Mistakes that are no formula, but a habit a check has seen: check → (id, what is right).
+DROPOUT_RIGHT = "F.dropout(weights, p, training=self.training), or nn.Dropout: nothing is dropped in eval"
+HABITS = {
+    "empty_rows": ("empty:nan", "where a query may see nothing, give 0: weights.masked_fill(~mask, 0.0) after the softmax"),
+    "inputs_kept": ("calls:changes its input", "make a new tensor (q = q * scale), do not change the caller's (q *= scale)"),
+    "strides": ("calls:assumes contiguous memory", "use .reshape, or .contiguous() first; never as_strided or raw memory"),
+    "weights_returned": ("weights:returned ones are others", "return the weights the result was made with, before dropout"),
+    "dropout_place": ("dropout:on scores", "dropout(softmax(scores)): on the weights, after the softmax"),
+    "gradients": ("gradient:cut", "no .detach(), .data, .item() or no_grad on the way from query, key and value to the result"),
+    "half_precision": ("precision:half", "compute scores, softmax and sums in float32, and round once at the end"),
+}  # fmt: skip
+
+
+def explanations(reading: Reading, findings: list[Finding], sources: list[Source]) -> tuple[Explanation, ...]:
+    """All that explains what is wrong; the likeliest first. Empty when nothing is wrong, or nothing explains it."""
+    extra = _habits(reading, findings, sources)
+    meant = reading.meant()
+    found = []
+    for match in reading.matches[:6]:
+        bench = _shown(reading, match, meant)
+        mistakes = tuple(
+            _mistake(name, option, bench, match.formula, reading, sources) for name, option in match.mistakes
+        )
+        found.append(
+            Explanation(
+                mistakes + extra,
+                _gap(bench, meant),
+                _gap(bench, match.formula),
+                "" if len(match.cases) == len(reading.benches) else _where(reading, match),
+            )
+        )
+    if not found and not reading.random:
+        precision = _precision(reading, sources)
+        if precision is not None:
+            return (precision,)
+    if not found and extra:
+        found.append(Explanation(extra, 0.0, 0.0))
+    return tuple(found)
+
+
+def _shown(reading: Reading, match: Match, meant: Formula) -> Bench:
+    """A case the match is about and on which it matters, the plainest."""
+    order = ["square", "other sizes", "Tq < Tk", "grouped heads", "mask"]
+    ranked = sorted(reading.benches, key=lambda b: order.index(b.case.name) if b.case.name in order else 9)
+    mine = [b for b in ranked if b.case.name in match.cases]
+    return next((b for b in mine if b.error(meant) > (LOUD if b.case.loud else SINGLE)), mine[0])
+
+
+def _gap(bench: Bench, formula: Formula) -> float:
+    target = bench.case.target
+    largest = (
+        1.0 if target is None else float(np.abs(np.nan_to_num(target, nan=0, posinf=0, neginf=0)).max(initial=0.0))
+    )
+    return bench.error(formula) * largest
+
+
+def _where(reading: Reading, match: Match) -> str:
+    """The cases a partial explanation is about."""
+    wrong = [b.case.name for b in reading.benches if b.case.name in match.cases - reading.explained]
+    return "on " + ", ".join(repr(name) for name in wrong)
+
+
+def _mistake(
+    name: str, option: str, bench: Bench, formula: Formula, reading: Reading, sources: list[Source]
+) -> Mistake:
+    dimension = BY_NAME[name]
+    sizes = bench.sizes(formula)
+    said = dimension.option(option).said.format_map(sizes)
+    if name == "sees" and option == "all":
+        said = f"every query sees every key, the future too; it is read as causal because {reading.causal_because}"
+        if isinstance(reading.subject, FunctionSubject) is False or reading.causal_because.startswith("it makes"):
+            said += " (is the result of masked_fill kept?)"
+    elif name == "sees" and option == "past":
+        said = "the future is hidden, where causal=False is asked for"
+    elif name == "sees" and option.startswith("window=") and bench.case.window:
+        said += f", where window={bench.case.window} is meant"
+    elif name == "align" and option == "start":
+        said += ", where the END is meant"
+    right = dimension.right
+    if name == "scale":
+        right = f"scores / √D with D = {sizes['D']}, the width of a head"
+        if bench.case.scale is not None:
+            right = f"scores × {bench.case.scale:g}, the scale that is asked for"
+    line, change = point(sources, f"{name}:{option}")
+    return Mistake(f"{name}:{option}", said, right, line, change)
+
+
+def _habits(reading: Reading, findings: list[Finding], sources: list[Source]) -> tuple[Mistake, ...]:
+    """Mistakes that checks have seen and that are no formula."""
+    made: list[Mistake] = []
+    by_name = {finding.check: finding for finding in findings if finding.outcome == "wrong"}
+    if reading.random:
+        if reading.random.startswith("dropout"):
+            name, right, pattern = "calls:dropout is always on", DROPOUT_RIGHT, r"dropout"
+        elif reading.random == KEEPS:
+            name, right, pattern = (
+                "calls:keeps something",
+                "keep nothing from one call to the next",
+                r"append|global|self\.\w+ =",
+            )
+        else:
+            name, right, pattern = "calls:random", "the same input gives the same result: draw nothing", r"rand"
+        made.append(Mistake(name, reading.random, right, _line(sources, pattern)))
+    elif "repeat_calls" in by_name:
+        made.append(
+            Mistake("calls:keeps something", by_name["repeat_calls"].said, "keep nothing from one call to the next")
+        )
+    if reading.uncropped is not None:
+        made.append(
+            Mistake(
+                "sees:not cropped",
+                f"the mask keeps its full size: T = {reading.uncropped[0]} fails, T = {reading.uncropped[1]} runs",
+                "mask[:T, :T]: cut it to the length at hand",
+                _line(sources, r"masked_fill|tril|mask"),
+            )
+        )
+    if reading.random and not reading.random.startswith("dropout"):  # then no two runs agree, whatever else is right
+        by_name.clear()
+    if "inputs_kept" in by_name:  # an input that is changed in place breaks these too
+        by_name.pop("strides", None), by_name.pop("gradients", None)
+    for check, (name, right) in HABITS.items():
+        if check in by_name and not (check == "gradients" and reading.matches):
+            made.append(Mistake(name, by_name[check].said, right, _line(sources, _WORDS.get(check, r"$^"))))
+    if "extreme_scores" in by_name and not reading.matches and "NaN" in by_name["extreme_scores"].said:
+        made.append(
+            Mistake(
+                "axis:overflow",
+                "e is raised to the scores as they are, which overflows when one passes 88 (float32) or 709 (float64)",
+                "subtract each row's largest score first, or use softmax: the weights are the same",
+                _line(sources, r"exp\("),
+            )
+        )
+    return tuple(made)
+
+
+_WORDS = {
+    "empty_rows": r"softmax|exp\(",
+    "inputs_kept": r"\*=|/=|\+=|-=|_\(",
+    "dropout_place": r"dropout|drop\(",
+    "gradients": r"detach|\.data\b|no_grad|item\(",
+    "half_precision": r"half|float16|bfloat16",
+    "weights_returned": r"return",
+    "strides": r"as_strided|view|data_ptr",
+}
+
+
+def _line(sources: list[Source], pattern: str) -> Any:
+    import re
+
+    from clearhead.check.report import Line
+
+    for source in sources:
+        for number, line in enumerate(source.lines):
+            if re.search(pattern, line.split("#")[0]):
+                return Line(source.file, source.first + number, line.strip())
+    return None
+
+
+def _precision(reading: Reading, sources: list[Source]) -> Explanation | None:
+    """Whether it is the right formula, computed in 16 bits somewhere inside."""
+    from clearhead.check.judging import judged
+
+    bench = reading.bench("square")
+    if bench is None or not bench.tells:
+        return None
+    search = reading.search
+    assert search is not None  # noqa: S101
+    best: tuple[float, Formula] | None = None
+    for formula in search.conventions()[:400]:
+        error = bench.error(formula)
+        if best is None or error < best[0]:
+            best = (error, formula)
+    if best is None or not 3e-5 < best[0] < 0.03:
+        return None
+    for dtype in (torch.float16, torch.bfloat16):
+        found = judged(bench.case, best[1], dtype, what="", plain=True)
+        if found.error <= 3 * found.baseline_error:
+            short = str(dtype).removeprefix("torch.")
+            said = f"the right formula, computed in {short}: its error is what {short} loses"
+            mistake = Mistake(
+                f"precision:{short}",
+                said,
+                HABITS["half_precision"][1],
+                _line(sources, r"half\(|float16|autocast|\.to\("),
+            )
+            reading.base = best[1]
+            return Explanation((mistake,), _gap(bench, best[1]), found.baseline_error)
+    return None
+
+
+def words(reading: Reading) -> tuple[str, ...]:
+    """How the candidate is read, in words."""
+    subject, meant = reading.subject, reading.meant()
+    said = []
+    if isinstance(subject, FunctionSubject):
+        said.append(
+            f"a function {subject.signature} of {FUNCTION_LAYOUTS[subject.layout]} {_arrays(subject.framework)}"
+        )
+    else:
+        said.append(_module_words(subject))
+        if subject.inside:
+            said.append(f"its part {subject.inside!r} is the attention that is checked")
+    sees = meant[INDEX["sees"]]
+    causal = "causal" if sees == "past" else "sees everything" if sees == "all" else BY_NAME["sees"].option(sees).said
+    if sees == "past" and reading.causal_because and reading.causal_because != "you said so":
+        causal += f" ({reading.causal_because})"
+    if meant[INDEX["align"]] == "start" and reading.bench("Tq < Tk") is not None:
+        causal += ", START-aligned: query 0 sees key 0 only"
+    said.append(causal)
+    bench = reading.benches[0]
+    sizes = bench.sizes(meant)
+    scale = reading.options.scale
+    said.append(f"scale 1/√{sizes['D']}" if scale is None else f"scale {scale:g}, as you said")
+    for dimension, option in zip(DIMENSIONS, meant, strict=True):
+        ordinary = dimension.name in ("sees", "align", "scale") or option == dimension.options[0].id
+        if not ordinary:
+            said.append(dimension.option(option).said.format_map(sizes))
+    if subject.mask_argument is not None and subject.mask_sense is not None:
+        said.append(f"{subject.mask_argument}: {subject.mask_sense}")
+    said += list(subject.habits.said.values())
+    return tuple(said)
+
+
+def _arrays(framework: str) -> str:
+    return {"torch": "tensors", "numpy": "NumPy arrays", "jax": "JAX arrays", "lists": "lists"}[framework]
+
+
+def _module_words(subject: Any) -> str:
+    heads = "a single head" if subject.heads == 1 else f"{subject.heads} heads"
+    if subject.kv_heads != subject.heads:
+        heads += f" over {subject.kv_heads} key heads"
+    parts = "/".join(source.path for source in subject.found.sources.values())
+    d = (out_width(subject.found, "q") or out_width(subject.found, "qkv") // 3) // max(1, subject.heads)
+    x = f"x {MODULE_LAYOUTS[subject.layout]} with C={subject.width}"
+    words = f"{subject.signature}, {x}: {heads} of width {d}, from {parts}"
+    if subject.found.output is not None:
+        words += f", mixed by {subject.found.output_path}"
+    if subject.heads > 1 and d == subject.width:
+        words += "; each head is as wide as the input"
+    return words

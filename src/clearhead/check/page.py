@@ -1,0 +1,115 @@
+"""A report as one self-contained page: no script, nothing fetched, everything of the candidate's as text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from html import escape
+from pathlib import Path
+
+from clearhead.check.report import Explanation, Picture, Report
+
+STYLE = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
+
+
+def page(report: Report) -> str:
+    """The page as HTML text."""
+    digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+    kind = {"right": "right", "wrong": "wrong", "could not run": "trouble"}[report.verdict]
+    parts = [f'<h1>{_t(report.candidate)}: <span class="{kind}">{report.verdict}</span></h1>']
+    parts.append(f'<p class="soft">clearhead check, {report.seconds:.1f} s. {_t("; ".join(report.reading))}</p>')
+    if report.trouble:
+        parts.append(f"<section><h2>Could not run</h2><p>{_t(report.trouble)}</p></section>")
+    if report.diagnosis:
+        parts.append(_diagnosis(report.diagnosis))
+    elif report.verdict == "wrong":
+        parts.append("<section><h2>Not explained</h2><p>No formula of the search gives these numbers.</p></section>")
+    if report.picture is not None:
+        parts.append(_maps(report.picture, report.first_wrong, report.smallest))
+    if report.findings:
+        parts.append(_checks(report))
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>{_t(report.candidate)}: {report.verdict}</title><style>{STYLE}</style></head>\n"
+        f"<body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _t(text: str) -> str:
+    return escape(text, quote=True)
+
+
+def _diagnosis(found: tuple[Explanation, ...]) -> str:
+    made = ["<section><h2>What was computed</h2>"]
+    first = found[0]
+    for mistake in first.mistakes:
+        made.append(
+            f"<dl><dt>you computed</dt><dd>{_t(mistake.said)} {_t(first.where)}</dd>"
+            f"<dt>right is</dt><dd>{_t(mistake.right)}</dd>"
+        )
+        if mistake.line is not None:
+            at = f"{Path(mistake.line.file).name}:{mistake.line.number}"
+            made.append(f"<dt>{_t(at)}</dt><dd><pre>{_t(mistake.line.text)}</pre></dd>")
+            if mistake.change:
+                made.append(f"<dt>could read</dt><dd><pre>{_t(mistake.change)}</pre></dd>")
+        made.append("</dl>")
+    if first.error_truth:
+        near = f"{first.error_truth:.2g} from what is right, and {first.error_here:.1g} from this formula"
+        made.append(f'<p class="soft">Your numbers are {near}.</p>')
+    for other in found[1:4]:
+        made.append(f'<p class="soft">The same numbers come of: {_t(" and ".join(m.said for m in other.mistakes))}</p>')
+    return "".join(made) + "</section>"
+
+
+def _maps(picture: Picture, first: str, smallest: str) -> str:
+    values = [abs(x) for m in (picture.right, picture.yours) for row in m for x in row if x is not None]
+    top = max(values, default=0.0) or 1.0
+    maps = "".join(
+        f"<figure><figcaption>{name}</figcaption>{_map(matrix, top, signed)}</figure>"
+        for name, matrix, signed in (
+            ("right", picture.right, False), ("yours", picture.yours, False), ("yours − right", picture.difference, True),
+        )
+    )  # fmt: skip
+    said = f"<p>{_t(first)}</p>" if first else ""
+    if smallest:
+        said += f'<p class="soft">Smallest input that fails: {_t(smallest)}</p>'
+    return f'<section><h2>{_t(picture.what)}</h2><div class="maps">{maps}</div>{said}</section>'
+
+
+def _map(matrix: list[list[float | None]], top: float, signed: bool) -> str:
+    """Cells as SVG: a page without a script and with a strict policy cannot style each cell of a table."""
+    size, rows, columns = 34, len(matrix), len(matrix[0]) if matrix else 0
+    cells = []
+    for r, row in enumerate(matrix):
+        for c, x in enumerate(row):
+            share = 0.0 if x is None else min(1.0, abs(x) / top)
+            hue = "#888" if x is None else "#0a5c94" if (not signed and x >= 0) or (signed and x < 0) else "#c4501b"
+            ink = "#fff" if share > 0.55 else "currentColor"
+            text = "?" if x is None else "" if abs(x) < 0.005 * top else f"{x:.2f}".replace("0.", ".")
+            box = f'x="{c * size}" y="{r * size}" width="{size - 1}" height="{size - 1}"'
+            at = f'x="{c * size + 16.5}" y="{r * size + 21}" font-size="11" text-anchor="middle"'
+            cells.append(f'<rect {box} fill="{hue}" fill-opacity="{share:.3f}"/><text {at} fill="{ink}">{text}</text>')
+    w, h = columns * size, rows * size
+    frame = (
+        f'<rect x="0" y="0" width="{w - 1}" height="{h - 1}" fill="none" stroke="currentColor" stroke-opacity=".25"/>'
+    )
+    return f'<svg width="{w}" height="{h}" role="img" aria-label="matrix">{"".join(cells)}{frame}</svg>'
+
+
+def _checks(report: Report) -> str:
+    order = {"wrong": 0, "note": 1, "right": 2, "not tested": 3}
+    rows = "".join(
+        f'<tr><td class="{"wrong" if f.outcome == "wrong" else "right" if f.outcome == "right" else "soft"}">{f.outcome}</td>'
+        f"<td>{_t(f.check.replace('_', ' '))}</td><td>{_t(f.said)}</td></tr>"
+        for f in sorted(report.findings, key=lambda f: order[f.outcome])
+    )
+    more = [
+        text
+        for text in report.not_tested
+        if not any(text.startswith(f.check.replace("_", " ") + ":") for f in report.findings)
+    ]
+    rows += "".join(f'<tr><td class="soft">not tested</td><td></td><td>{_t(text)}</td></tr>' for text in more)
+    return f'<section><h2>Checks</h2><table class="checks">{rows}</table></section>'

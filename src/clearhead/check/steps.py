@@ -1,0 +1,266 @@
+"""The single steps of a formula, each with its right and its wrong ways, in float64 NumPy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeVar
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Some = TypeVar("Some")
+
+
+def no_type_check(thing: Some) -> Some:
+    """For steps that a search takes a hundred thousand times: tests that check types on every call leave these alone.
+
+    Jaxtyping's import hook goes by the name. Unlike `typing.no_type_check` it hides nothing from a static checker.
+    """
+    return thing
+
+
+class Refused(Exception):  # noqa: N818
+    """A formula has no meaning on a case (there are no sinks, widths do not fit, ...)."""
+
+
+@no_type_check
+def scale_of(name: str, s: dict[str, Any]) -> float:
+    """The scale of that name for these sizes."""
+    c, d, h = float(s["C"]), float(s["D"]), float(s["H"])
+    root = d**-0.5
+    table = {
+        "1/sqrt(D)": root, "1": 1.0, "1/sqrt(C)": c**-0.5, "1/D": 1 / d, "sqrt(D)": 1 / root, "D": d, "1/C": 1 / c,
+        "sqrt(C)": c**0.5, "1/sqrt(T)": s["T"] ** -0.5, "1/T": 1 / s["T"], "1/sqrt(Tq)": s["Tq"] ** -0.5,
+        "1/Tq": 1 / s["Tq"], "1/sqrt(H)": h**-0.5, "1/H": 1 / h, "1/sqrt(Hk)": s["Hk"] ** -0.5, "1/sqrt(B)": s["B"] ** -0.5,
+        "1/B": 1 / s["B"], "1/sqrt(Dv)": s["Dv"] ** -0.5, "D**-0.25": d**-0.25, "1/sqrt(2D)": (2 * d) ** -0.5,
+        "sqrt(2/D)": (2 / d) ** 0.5, "2/D": 2 / d, "sqrt(H/D)": (h / d) ** 0.5, "H/D": h / d, "D**-1.5": d**-1.5,
+        "D**-2": d**-2, "1/sqrt(C*D)": (c * d) ** -0.5, "1/sqrt(D*T)": (d * s["T"]) ** -0.5, "1/sqrt(D*H)": (d * h) ** -0.5,
+        "1/sqrt(D-1)": (d - 1) ** -0.5 if d > 1 else 0.0, "1/sqrt(D+1)": (d + 1) ** -0.5, "-1/sqrt(D)": -root, "-1": -1.0,
+        "log(2)/sqrt(D)": math.log(2) * root, "log2(e)/sqrt(D)": root / math.log(2), "log(10)/sqrt(D)": math.log(10) * root,
+        "0": 0.0,
+    }  # fmt: skip
+    return float(table[name])
+
+
+@no_type_check
+def relation(sees: str, tq: int, tk: int, offset: int, window: int | None) -> Array | None:
+    """Who may see whom, (Tq, Tk), for an option of `sees`; None: everyone everything."""
+    if sees == "all":
+        return None
+    i, j = np.arange(tq)[:, None] + offset, np.arange(tk)[None, :]
+    if sees.startswith("window="):
+        return (j <= i) & (j > i - int(sees[7:]))
+    past: Array = j <= i
+    if window is not None and sees in ("past", "strict", "ahead"):
+        past = past & (j > i - window)
+    if sees == "past":
+        return past
+    if sees in ("window+1", "window-1"):
+        return past if window is None else past & (j > i - window - (1 if sees == "window+1" else -1))
+    if sees == "around":
+        return np.asarray(np.abs(i - j) < (window or tk + tq))
+    found: dict[str, Array] = {
+        "strict": (j < i) & (j > i - (window or tk + tq)),
+        "ahead": (j <= i + 1) & (j > i - (window or tk + tq)),
+        "future": j >= i,
+        "strict future": j > i,
+        "diagonal": j == i,
+        "not itself": j != i,
+        "not last": (j < tk - 1) & (i >= -tq),
+        "not first": (j > 0) & (i >= -tq),
+        "two late": j <= i - 2,
+        "two ahead": j <= i + 2,
+        "anti": i + j <= tk - 1,
+    }
+    return found[sees]
+
+
+@no_type_check
+def softmax(z: Array, axis: int | tuple[int, ...]) -> Array:
+    """e^z over its sum along an axis."""
+    e = np.exp(z - z.max(axis=axis, keepdims=True))
+    return np.asarray(e / e.sum(axis=axis, keepdims=True))
+
+
+@no_type_check
+def products(q: Array, k: Array, unit: str) -> Array:
+    """q · k of every pair, or what is used in its place."""
+    if unit.startswith("negated"):
+        square = (q**2).sum(-1)[..., :, None] + (k**2).sum(-1)[..., None, :] - 2 * q @ np.swapaxes(k, -1, -2)
+        return np.asarray(-square if "squared" in unit else -np.sqrt(np.maximum(square, 0.0)))
+    return np.asarray(q @ np.swapaxes(k, -1, -2))
+
+
+@no_type_check
+def capped(cap: str, z: Array, softcap: float, scale: float) -> Array:
+    """Scores after the softcap of an option."""
+    if cap == "before":
+        return softcap * np.tanh(z / softcap)
+    if cap == "none":
+        return z
+    if cap == "no-divide":
+        return softcap * np.tanh(z)
+    if cap == "no-multiply":
+        return np.tanh(z / softcap)
+    if cap == "clamp":
+        return np.clip(z, -softcap, softcap)
+    return softcap * np.tanh(z / scale / softcap) * scale  # unscaled
+
+
+@no_type_check
+def hidden(hide: str, z: Array, visible: Array) -> tuple[Array, Array | None]:
+    """Scores with what is hidden hidden, and what is still to be hidden after the softmax."""
+    if hide.startswith("after"):
+        return z, visible
+    if hide == "added":
+        return z + visible, None
+    if hide == "subtracted":
+        return z - ~visible, None
+    fills = {"minus-inf": -np.inf, "large": -1e9, "zero": 0.0, "plus-inf": np.inf, "plus": 1e9}
+    return np.where(visible, z, fills[hide] if hide in fills else float(hide[1:])), None
+
+
+@no_type_check
+def normalised(axis: str, z: Array) -> Array:
+    """Weights from scores, by an option of `axis`."""
+    if axis == "keys":
+        return softmax(z, -1)
+    if axis in ("queries", "heads", "batch"):
+        return softmax(z, {"queries": -2, "heads": 1, "batch": 0}[axis])
+    if axis == "both":
+        return softmax(z, (-2, -1))
+    finite = np.where(z == -np.inf, 0.0, z)
+    if axis == "none":
+        return finite
+    if axis == "divided":
+        return np.asarray(finite / finite.sum(-1, keepdims=True))
+    if axis == "exp":
+        return np.asarray(np.exp(z))
+    if axis == "sigmoid":
+        return np.asarray(1 / (1 + np.exp(-z)))
+    if axis == "relu":
+        return np.maximum(finite, 0.0)
+    if axis == "relu normalised":
+        e = np.maximum(finite, 0.0)
+        return np.asarray(e / (e.sum(-1, keepdims=True) + 1e-30))
+    if axis == "plus one":
+        e = np.exp(z)
+        return np.asarray(e / (1 + e.sum(-1, keepdims=True)))
+    if axis == "twice":
+        return softmax(softmax(z, -1), -1)
+    if axis == "log":
+        return np.log(softmax(z, -1))
+    if axis == "hard":
+        return np.asarray((z == z.max(-1, keepdims=True)).astype(float))
+    if axis == "mean":
+        return np.asarray(softmax(z, -1) / z.shape[-1])
+    if axis == "squares":
+        return np.asarray(finite**2 / (finite**2).sum(-1, keepdims=True))
+    raise KeyError(axis)
+
+
+@no_type_check
+def unfused(x: Array, hq: int, hk: int, fused: str) -> dict[str, Array]:
+    """What a fused layer gives, (B, T, width), as q, k and v; raises `Refused` where that reading does not fit."""
+    b, t, width = x.shape
+    if fused == "chunks":
+        d = width // (hq + 2 * hk)
+        at = (hq * d, (hq + hk) * d)
+        return dict(zip("qkv", np.split(x, at, axis=-1), strict=True))
+    if hq != hk or width % (3 * hq):
+        raise Refused
+    d = width // (3 * hq)
+    if fused == "three heads first":
+        if hq == 1:
+            raise Refused
+        parts = x.reshape(b, t, 3, d, hq).transpose(2, 0, 1, 4, 3)
+    elif fused == "per head":
+        if hq == 1:
+            raise Refused
+        parts = x.reshape(b, t, hq, 3, d).transpose(3, 0, 1, 2, 4)
+    else:
+        parts = x.reshape(b, t, hq, d, 3).transpose(4, 0, 1, 2, 3)
+    return {name: parts[n].reshape(b, t, hq * d) for n, name in enumerate("qkv")}
+
+
+@no_type_check
+def grouped(grouping: str, k: Array, v: Array, group: int) -> tuple[Array, Array]:
+    """Keys and values repeated for the query heads that read them."""
+
+    def blocks(t: Array) -> Array:
+        return np.repeat(t, group, axis=1) if group > 1 else t
+
+    def tiles(t: Array) -> Array:
+        return np.tile(t, (1, group, 1, 1))
+
+    def every(t: Array) -> Array:
+        """One head (B, 1, T, ·) for all query heads."""
+        return np.broadcast_to(t, (t.shape[0], k.shape[1] * group, *t.shape[2:]))
+
+    if grouping == "grouped":
+        return blocks(k), blocks(v)
+    if grouping == "tiled":
+        return tiles(k), tiles(v)
+    if grouping == "v-tiled":
+        return blocks(k), tiles(v)
+    if grouping == "k-tiled":
+        return tiles(k), blocks(v)
+    if grouping == "first":
+        return every(k[:, :1]), every(v[:, :1])
+    if grouping == "v-first":
+        return blocks(k), every(v[:, :1])
+    if grouping == "reversed":
+        return blocks(k[:, ::-1]), blocks(v[:, ::-1])
+    if grouping == "next":
+        return blocks(np.roll(k, -1, axis=1)), blocks(np.roll(v, -1, axis=1))
+    return every(k.mean(1, keepdims=True)), every(v.mean(1, keepdims=True))
+
+
+@no_type_check
+def rotated(rope: str, q: Array, k: Array, v: Array, past: int, chunks: list[int]) -> tuple[Array, Array, Array]:
+    """Query, key and value after the rotary positions of an option, `layout[-fault] base`."""
+    word, _, base = rope.rpartition(" ")
+    layout, _, fault = word.partition("-")
+    if q.shape[-1] % 2 or k.shape[-1] != q.shape[-1]:
+        raise Refused
+    if fault in ("q-from-0", "chunk-from-0") and not past:
+        raise Refused
+    behind = past
+    at_q, at_k = np.arange(q.shape[2]) + behind, np.arange(k.shape[2])
+    if fault == "q-from-0":
+        at_q = at_q - behind
+    elif fault == "chunk-from-0":
+        at_q = at_q - behind
+        at_k = np.concatenate([_positions(chunks), np.arange(k.shape[2] - behind)])
+    elif fault == "q-one-late":
+        at_q = at_q + 1
+    elif fault == "q-backwards":
+        at_q = -at_q
+    if fault == "over-heads":
+        return _turned(layout, fault, q, float(base), None), _turned(layout, fault, k, float(base), None), v
+    return (
+        q if fault == "k-only" else _turned(layout, fault, q, float(base), at_q),
+        k if fault == "q-only" else _turned(layout, fault, k, float(base), at_k),
+        _turned(layout, fault, v, float(base), at_k) if fault == "v-too" else v,
+    )
+
+
+@no_type_check
+def _positions(chunks: list[int]) -> Array:
+    return np.concatenate([np.arange(n) for n in chunks]) if chunks else np.arange(0)
+
+
+@no_type_check
+def _turned(layout: str, fault: str, x: Array, base: float, at: Array | None) -> Array:
+    d = x.shape[-1]
+    rates = base ** (-np.arange(d // 2) * 2 / d)
+    along_heads = (np.arange(x.shape[1])[:, None] * rates)[:, None, :]  # (H, 1, D/2)
+    angles = along_heads if at is None else at[:, None] * rates  # or (T, D/2)
+    doubled, repeated = np.concatenate([angles, angles], -1), np.repeat(angles, 2, axis=-1)
+    if layout == "half":
+        other = np.concatenate([-x[..., d // 2 :], x[..., : d // 2]], -1)
+        full = repeated if fault == "with-pair-angles" else doubled
+    else:
+        other = np.stack([-x[..., 1::2], x[..., 0::2]], -1).reshape(x.shape)
+        full = doubled if fault == "with-half-angles" else repeated
+    return np.asarray(x * np.cos(full) + other * np.sin(full))

@@ -1,0 +1,1 @@
+"""Attention written wrong on purpose, each with the diagnosis it must get, and attention written right in many styles."""

@@ -1,0 +1,267 @@
+"""Modules that hold their own layers and are right. None of them may ever be rejected."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from tests.mutants.registry import right
+from tests.mutants.wrong_modules import BLOCK, N_EMBD, Base, Decoder, Grouped, angles, rotate_half, rotate_pairs
+from torch import nn
+from torch.nn import functional as F
+
+from clearhead.nn import SelfAttention
+
+
+@right
+class Head(nn.Module):
+    def __init__(self, head_size):
+        super().__init__()
+        self.key = nn.Linear(N_EMBD, head_size, bias=False)
+        self.query = nn.Linear(N_EMBD, head_size, bias=False)
+        self.value = nn.Linear(N_EMBD, head_size, bias=False)
+        self.register_buffer("tril", torch.tril(torch.ones(BLOCK, BLOCK)))
+        self.dropout = nn.Dropout(0.2)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        k = self.key(x)
+        q = self.query(x)
+        wei = q @ k.transpose(-2, -1) * k.shape[-1] ** -0.5
+        wei = wei.masked_fill(self.tril[:T, :T] == 0, float("-inf"))
+        wei = self.dropout(F.softmax(wei, dim=-1))
+        return wei @ self.value(x)
+
+
+@right
+class MultiHeadAttention(nn.Module):
+    def __init__(self, num_heads, head_size):
+        super().__init__()
+        self.heads = nn.ModuleList([Head(head_size) for _ in range(num_heads)])
+        self.proj = nn.Linear(head_size * num_heads, N_EMBD)
+        self.dropout = nn.Dropout(0.2)
+
+    def forward(self, x):
+        return self.dropout(self.proj(torch.cat([h(x) for h in self.heads], dim=-1)))
+
+
+@right
+class HeadsWithoutProjection(nn.Module):
+    def __init__(self, num_heads, head_size):
+        super().__init__()
+        self.heads = nn.ModuleList([Head(head_size) for _ in range(num_heads)])
+
+    def forward(self, x):
+        return torch.cat([h(x) for h in self.heads], dim=-1)
+
+
+@right
+class NamedTheOtherWayRound(Head):
+    def forward(self, x):
+        _, T, _ = x.shape
+        wei = self.key(x) @ self.query(x).transpose(-2, -1) * self.key.out_features**-0.5
+        wei = wei.masked_fill(self.tril[:T, :T] == 0, float("-inf"))
+        return F.softmax(wei, dim=-1) @ self.value(x)
+
+
+@right
+class Separate(Base):
+    def forward(self, x):
+        q, k, v = (self.split(f(x)) for f in (self.query, self.key, self.value))
+        return self.proj(self.merge(self.weights(q, k) @ v))
+
+
+@right
+class FusedAndFlash(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        assert config.n_embd % config.n_head == 0
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.attn_dropout = nn.Dropout(config.dropout)
+        self.n_head, self.n_embd, self.dropout = config.n_head, config.n_embd, config.dropout
+
+    def forward(self, x):
+        B, T, C = x.size()
+        q, k, v = self.c_attn(x).split(self.n_embd, dim=2)
+        q, k, v = (t.view(B, T, self.n_head, C // self.n_head).transpose(1, 2) for t in (q, k, v))
+        p = self.dropout if self.training else 0
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
+        return self.c_proj(y.transpose(1, 2).contiguous().view(B, T, C))
+
+
+@right
+class FusedPerHead(nn.Module):
+    def __init__(self, hidden_size, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.query_key_value = nn.Linear(hidden_size, 3 * hidden_size)
+        self.dense = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, hidden_states):
+        B, T, C = hidden_states.shape
+        q, k, v = self.query_key_value(hidden_states).view(B, T, self.num_heads, -1).transpose(1, 2).chunk(3, dim=-1)
+        y = F.scaled_dot_product_attention(q, k, v)
+        return self.dense(y.transpose(1, 2).reshape(B, T, C))
+
+
+@right
+class ViT(nn.Module):
+    def __init__(self, dim, heads=6, dim_head=10, dropout=0.0):
+        super().__init__()
+        self.heads, self.scale = heads, dim_head**-0.5
+        self.to_qkv = nn.Linear(dim, heads * dim_head * 3, bias=False)
+        self.to_out = nn.Sequential(nn.Linear(heads * dim_head, dim), nn.Dropout(dropout))
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x):
+        x = self.norm(x)
+        b, n, _ = x.shape
+        q, k, v = (t.reshape(b, n, self.heads, -1).permute(0, 2, 1, 3) for t in self.to_qkv(x).chunk(3, dim=-1))
+        out = (q @ k.transpose(-1, -2) * self.scale).softmax(dim=-1) @ v
+        return self.to_out(out.permute(0, 2, 1, 3).reshape(b, n, -1))
+
+
+@right
+class RotaryHalves(Grouped):
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        a = angles(x.shape[1], self.head_dim).repeat(1, 2).to(x.dtype)
+        q, k = (t * a.cos() + rotate_half(t) * a.sin() for t in (q, k))
+        n = self.n_heads // self.n_kv_heads
+        return self.attend(q, k.repeat_interleave(n, 1), v.repeat_interleave(n, 1))
+
+
+@right
+class RotaryPairs(Grouped):
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        a = angles(x.shape[1], self.head_dim).repeat_interleave(2, -1).to(x.dtype)
+        q, k = (t * a.cos() + rotate_pairs(t) * a.sin() for t in (q, k))
+        n = self.n_heads // self.n_kv_heads
+        return self.attend(q, k.repeat_interleave(n, 1), v.repeat_interleave(n, 1))
+
+
+@right
+class Cached(Decoder):
+    def forward(self, x, cache=None):
+        q, k, v = self.parts(x)
+        start = 0 if cache is None else cache[0].shape[2]
+        a = angles(x.shape[1], self.head_dim, start).repeat(1, 2).to(x.dtype)
+        q, k = (t * a.cos() + rotate_half(t) * a.sin() for t in (q, k))
+        k, v = self.grown(k, v, cache)
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+        return self.weighted(q, k, v, seen), (k, v)
+
+
+@right
+class CachedInADict(Decoder):
+    def forward(self, x, cache=None):
+        q, k, v = self.parts(x)
+        if cache is not None:
+            k, v = self.grown(k, v, cache.get("kv"))
+            cache["kv"] = (k, v)
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+        return self.weighted(q, k, v, seen)
+
+
+@right
+class Annotated(nn.Module):
+    """query, key and value from outside, and a mask of ones and zeros."""
+
+    def __init__(self, h, d_model, dropout=0.1):
+        super().__init__()
+        self.d_k, self.h = d_model // h, h
+        self.linears = nn.ModuleList([nn.Linear(d_model, d_model) for _ in range(4)])
+        self.dropout = nn.Dropout(p=dropout)
+
+    def forward(self, query, key, value, mask=None):
+        if mask is not None:
+            mask = mask.unsqueeze(1)
+        n = query.size(0)
+        query, key, value = (
+            lin(x).view(n, -1, self.h, self.d_k).transpose(1, 2)
+            for lin, x in zip(self.linears, (query, key, value), strict=False)
+        )
+        scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_k)
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -1e9)
+        x = self.dropout(scores.softmax(dim=-1)) @ value
+        return self.linears[-1](x.transpose(1, 2).contiguous().view(n, -1, self.h * self.d_k))
+
+
+@right
+class Matrices(nn.Module):
+    """Bare parameters, x @ W."""
+
+    def __init__(self, d_in, d_out):
+        super().__init__()
+        self.W_query = nn.Parameter(torch.rand(d_in, d_out))
+        self.W_key = nn.Parameter(torch.rand(d_in, d_out))
+        self.W_value = nn.Parameter(torch.rand(d_in, d_out))
+
+    def forward(self, x):
+        keys, queries, values = x @ self.W_key, x @ self.W_query, x @ self.W_value
+        return torch.softmax(queries @ keys.mT / keys.shape[-1] ** 0.5, dim=-1) @ values
+
+
+@right
+class Book(nn.Module):
+    def __init__(self, d_in, d_out, context_length, dropout, num_heads, qkv_bias=False):
+        super().__init__()
+        self.d_out, self.num_heads, self.head_dim = d_out, num_heads, d_out // num_heads
+        self.W_query = nn.Linear(d_in, d_out, bias=qkv_bias)
+        self.W_key = nn.Linear(d_in, d_out, bias=qkv_bias)
+        self.W_value = nn.Linear(d_in, d_out, bias=qkv_bias)
+        self.out_proj = nn.Linear(d_out, d_out)
+        self.dropout = nn.Dropout(dropout)
+        self.register_buffer("mask", torch.triu(torch.ones(context_length, context_length), diagonal=1))
+
+    def forward(self, x):
+        b, t, _ = x.shape
+        q, k, v = (
+            f(x).view(b, t, self.num_heads, self.head_dim).transpose(1, 2)
+            for f in (self.W_query, self.W_key, self.W_value)
+        )
+        scores = q @ k.transpose(2, 3)
+        scores.masked_fill_(self.mask.bool()[:t, :t], -torch.inf)
+        weights = self.dropout(torch.softmax(scores / k.shape[-1] ** 0.5, dim=-1))
+        return self.out_proj((weights @ v).transpose(1, 2).contiguous().view(b, t, self.d_out))
+
+
+@right
+class Block(nn.Module):
+    """A whole layer, its attention inside."""
+
+    def __init__(self, n_embd, n_head):
+        super().__init__()
+        self.attn = Separate(n_embd, n_head)
+        self.ln1, self.ln2 = nn.LayerNorm(n_embd), nn.LayerNorm(n_embd)
+        self.mlp = nn.Sequential(nn.Linear(n_embd, 4 * n_embd), nn.GELU(), nn.Linear(4 * n_embd, n_embd))
+
+    def forward(self, x):
+        x = x + self.attn(self.ln1(x))
+        return x + self.mlp(self.ln2(x))
+
+
+@right
+def with_matrices(x, w_q, w_k, w_v):
+    q, k, v = x @ w_q, x @ w_k, x @ w_v
+    return F.softmax(q @ k.mT / q.shape[-1] ** 0.5, dim=-1) @ v
+
+
+_key, _query, _value = (nn.Linear(24, 10, bias=False) for _ in range(3))
+
+
+@right
+def around_layers(x):
+    t = x.shape[1]
+    scores = _query(x) @ _key(x).transpose(-2, -1) * 10**-0.5
+    scores = scores.masked_fill(torch.tril(torch.ones(t, t)) == 0, float("-inf"))
+    return F.softmax(scores, dim=-1) @ _value(x)
+
+
+right(SelfAttention(48, 6, kv_heads=3, rope=10000.0))
+right(SelfAttention(48, 6, window=3))
+right(nn.MultiheadAttention(48, 6))
+right(nn.MultiheadAttention(48, 6, batch_first=True, bias=False))

@@ -19,7 +19,7 @@ from clearhead.kernels.cpu import call as at
 from clearhead.kernels.cpu import kept
 from clearhead.kernels.cpu import strip as strips
 from clearhead.kernels.cpu.kept import NEVER
-from clearhead.kernels.cpu.logits import HIDDEN, finish_logits, read_intervals, tensor_hides_all
+from clearhead.kernels.cpu.logits import HIDDEN, all_visible, finish_logits, read_intervals, tensor_hides_all
 from clearhead.kernels.cpu.machine import BLOCK, shape
 from clearhead.kernels.cpu.observe import when_done
 from clearhead.kernels.cpu.per_key import begin_part, merge_head
@@ -180,18 +180,28 @@ def softmax_block(s, first, last, top, total):
 
 
 @compiled
-def softmax_block_watched(s, first, last, top, total, energy):
-    """The same, with Σ p (z − m) carried along in `energy`, and −0.0 for the weight of what may not be seen."""
-    m = running_max(s, first, last, top)
-    anchor, zero = where(m == splat(HIDDEN), splat(float32(0.0)), m), splat(float32(0.0))
-    added, products = zero, zero
+def weigh_watched(s, first, last, anchor, hiding):
+    """s becomes 2^(s − m), the weight of what may not be seen −0.0; returns Σ p and Σ p (z − m)."""
+    added, products = splat(float32(0.0)), splat(float32(0.0))
     for n in range(first, last):
         z = load(s, n * LANES)
         x = z - anchor
         p = exp2(x)
         added = added + p
         products = fma(p, larger(splat(float32(-126.0)), x), products)
-        store(s, n * LANES, where(z == splat(HIDDEN), splat(float32(-0.0)), p))
+        store(s, n * LANES, where(z == splat(HIDDEN), splat(float32(-0.0)), p) if hiding else p)
+    return added, products
+
+
+@compiled
+def softmax_block_watched(s, first, last, top, total, energy, whole):
+    """The same, with Σ p (z − m) carried along in `energy`; `whole` where every pair of the block may be seen."""
+    m = running_max(s, first, last, top)
+    anchor, zero = where(m == splat(HIDDEN), splat(float32(0.0)), m), splat(float32(0.0))
+    if whole:
+        added, products = weigh_watched(s, first, last, anchor, False)
+    else:
+        added, products = weigh_watched(s, first, last, anchor, True)
     before, sum_ = load(top, 0), load(total, 0)
     shrink = exp2(before - anchor)
     # Beyond −126, and where there was nothing before, older sums shrink to 0.
@@ -310,7 +320,8 @@ def attend_strips(c, b, h, part, number_, count, scratch, careful):
             multiply_keys(k, k_row, strip, D, first, middle, last, s)
             finish_logits(c, s, b, h, i0, j0, first, last, lo, after(lo, LANES), spans, as_ints(rows))
             if observing or careful:
-                shrink = softmax_block_watched(s, first, last, top, total, watched if observing else held)
+                whole = all_visible(c, j0, first, last, spans)
+                shrink = softmax_block_watched(s, first, last, top, total, watched if observing else held, whole)
             else:
                 shrink = softmax_block(s, first, last, top, total)
             if observing:

@@ -152,6 +152,13 @@ def add_alibi(c, s, h, i0, j0, first, end):
 
 
 @compiled
+def all_visible(c, j0, first, end, spans):
+    """Whether every pair of a block may be seen, as far as that is known without looking at one."""
+    inside = spans[1] <= j0 + first and j0 + end <= spans[2]
+    return inside and c[at.BIAS] == 0 and c[at.LABELS] == 0 and c[at.DENSE] == 0
+
+
+@compiled
 def finish_logits(c, s, b, h, i0, j0, first, end, lo, hi, spans, mine):
     """Everything between the products and the softmax, for keys j0 + [first, end)."""
     if c[at.SOFTCAP] != 0:

@@ -197,7 +197,7 @@ def weigh_watched(s, first, last, anchor, hiding):
 def softmax_block_watched(s, first, last, top, total, energy, whole):
     """The same, with Σ p (z − m) carried along in `energy`; `whole` where every pair of the block may be seen."""
     m = running_max(s, first, last, top)
-    anchor, zero = where(m == splat(HIDDEN), splat(float32(0.0)), m), splat(float32(0.0))
+    anchor = where(m == splat(HIDDEN), splat(float32(0.0)), m)
     if whole:
         added, products = weigh_watched(s, first, last, anchor, False)
     else:

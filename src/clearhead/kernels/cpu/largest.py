@@ -43,10 +43,18 @@ def run_length(c, keys):
 @compiled
 def add_run_maxima(w, factor, first, last, run, maxima):
     """The largest weight of every run of a block, [run][LANES]; returns how many runs there are."""
-    runs = int64(0)
-    for start in range(first, last, run):
-        high = load(w, start * LANES)
-        for n in range(start + 1, min(start + run, last)):
+    runs, start = int64(0), first
+    while run == RUN and start + RUN <= last:  # of known length: no loop is left of it
+        high, higher = load(w, start * LANES), load(w, (start + 1) * LANES)
+        for n in range(2, RUN, 2):
+            high = larger(load(w, (start + n) * LANES), high)
+            higher = larger(load(w, (start + n + 1) * LANES), higher)
+        store(maxima, runs * LANES, larger(high, higher) * factor)
+        runs += 1
+        start += RUN
+    for begin_ in range(start, last, run):
+        high = load(w, begin_ * LANES)
+        for n in range(begin_ + 1, min(begin_ + run, last)):
             high = larger(load(w, n * LANES), high)
         store(maxima, runs * LANES, high * factor)
         runs += 1
@@ -154,26 +162,24 @@ def insert_all(c, watched, lane, begin_, end, best, best_keys):
 
 
 @compiled
-def write_largest(c, watched, row, count, begin_, end, to_keys, to_weights, scratch):
+def run_maxima(c, scratch):
+    """Where the largest weight of every run of a strip is kept, in the scratch memory of `write_largest`: [run][LANES]."""
+    return after(scratch, (2 + 2 * c[at.K] + 2 * (2 * c[at.K] + 16)) * LANES)
+
+
+@compiled
+def write_largest(c, watched, row, count, begin_, end, runs, to_keys, to_weights, scratch):
     """The k largest weights of every query of a strip, and their keys, to the addresses given.
 
-    A bound for the k-th largest is found without a branch, from the maxima of short runs; few weights reach it, and only those
-    are put in order.
+    A bound for the k-th largest is found without a branch, from the maxima of short runs (`runs` of them, noted by
+    `add_run_maxima`); few weights reach it, and only those are put in order.
     """
     k = c[at.K]
     most = 2 * k + 16
     bounds, counts = scratch, as_ints(after(scratch, LANES))
     best, best_keys = after(scratch, 2 * LANES), as_ints(after(scratch, (2 + k) * LANES))
     found, keys = after(scratch, (2 + 2 * k) * LANES), as_ints(after(scratch, (2 + 2 * k + most) * LANES))
-    maxima = after(scratch, (2 + 2 * k + 2 * most) * LANES)
-    run, runs, block = run_length(c, end - begin_), int64(0), int64(0)
-    for _ in range(begin_, end, BLOCK):
-        rows = block_rows(watched, block)
-        if rows[0] < rows[1]:
-            factor = load(block_factor(watched, block), 0)
-            w = weights(c, watched, block)
-            runs += add_run_maxima(w, factor, int64(rows[0]), int64(rows[1]), run, after(maxima, runs * LANES))
-        block += 1
+    maxima, run = run_maxima(c, scratch), run_length(c, end - begin_)
     store(bounds, 0, kth_largest(k, maxima, runs, best))
     for lane in range(LANES):
         counts[lane] = int32(0)
@@ -236,13 +242,17 @@ def write_largest_in_groups(c, b, watched, row, count, begin_, end, best, best_k
 
 
 @compiled
-def weigh(c, b, h, watched, begin_, end):
-    """Every weight times the norm of its key's value; what may not be seen keeps −0.0."""
+def weigh(c, b, h, watched, begin_, end, maxima):
+    """Every weight times the norm of its key's value; what may not be seen keeps −0.0. Returns how many runs there are."""
     norms = after(floats_at(c[at.NORMS]), (b * c[at.HQ] + h) * c[at.TK])
-    block = int64(0)
+    run, runs, block = run_length(c, end - begin_), int64(0), int64(0)
     for j0 in range(begin_, end, BLOCK):
         rows, w = block_rows(watched, block), weights(c, watched, block)
+        factor = load(block_factor(watched, block), 0)
+        first, last = int64(rows[0]), int64(rows[1])
         block += 1
-        for n in range(int64(rows[0]), int64(rows[1])):
+        for n in range(first, last):
             p = load(w, n * LANES)
             store(w, n * LANES, where(bits(p) == splat_int(NEVER), p, p * splat(norms[j0 + n])))
+        runs += add_run_maxima(w, factor, first, last, run, after(maxima, runs * LANES))
+    return runs

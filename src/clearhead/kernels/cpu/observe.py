@@ -1,8 +1,7 @@
 """What is measured while attention is computed.
 
-When all keys of a strip have passed, its weights are still there (`kept`), and `when_done` measures everything on them, in
-three passes: what concerns each query by itself, what is added up over queries, and what needs other numbers in the
-place of the weights. **It is the place for another observable**: a loop in `per_query` or `per_key`, a line here, its name
+When all keys of a strip have passed, its weights are still there (`kept`), and `when_done` measures everything on them, block
+by block. **It is the place for another observable**: a loop in `per_query` or `per_key`, a line here, its name
 in `call` and `run`. Only Σ p z, for the entropy, is carried along while the keys pass (`softmax_block_watched` in
 `forward`), because logits are not kept.
 """
@@ -12,7 +11,14 @@ from numba import float32, int32, int64
 from clearhead.kernels.cpu import call as at
 from clearhead.kernels.cpu import strip as strips
 from clearhead.kernels.cpu.kept import above, blank, block_factor, block_rows, make_whole, weights
-from clearhead.kernels.cpu.largest import weigh, write_largest, write_largest_in_groups
+from clearhead.kernels.cpu.largest import (
+    add_run_maxima,
+    run_length,
+    run_maxima,
+    weigh,
+    write_largest,
+    write_largest_in_groups,
+)
 from clearhead.kernels.cpu.logits import HIDDEN
 from clearhead.kernels.cpu.machine import BLOCK
 from clearhead.kernels.cpu.per_key import (
@@ -64,8 +70,31 @@ SINGLE = 13  # vectors of one number a query that `when_done` works with
 
 
 @compiled
+def add_over_queries(c, b, part, w, factor, first, last, j0, kept, row_weights, query_groups, sums, maxima, counts):
+    """What is added up over queries, for one block; `factor` is 0 in lanes that do not count."""
+    if c[at.MAP_COUNT] != 0:
+        add_map_counts(c, w, kept, first, last, j0, counts)
+    if c[at.VIEWERS] != 0:
+        add_viewers(w, kept, first, last, after(doubles_at(c[at.VIEWERS]), part * c[at.TK] + j0))
+    if c[at.RECEIVED] != 0:
+        received = after(doubles_at(c[at.RECEIVED]), part * c[at.CHANNELS] * c[at.TK] + j0)
+        if c[at.KEY_GROUPS] != 0:
+            add_received_by_group(c, w, factor, query_groups, first, last, received)
+        else:
+            add_received(w, factor, first, last, received)
+    if c[at.ROW_WEIGHTS] != 0:
+        weighted = after(doubles_at(c[at.WEIGHTED]), part * c[at.TK] + j0)
+        add_received(w, factor * load(row_weights, 0), first, last, weighted)
+    if c[at.MAP_COLUMNS] != 0:
+        add_map(c, w, factor, first, last, j0, sums, maxima)
+
+
+@compiled
 def when_done(c, b, h, part, strip, watched, i0, scratch):
-    """Everything that is measured on the weights of a strip. `part` says whose sums over queries these are."""
+    """Everything that is measured on the weights of a strip. `part` says whose sums over queries these are.
+
+    Every block is measured whole while it lies in the nearest cache.
+    """
     columns, groups, bins = c[at.MAP_COLUMNS], c[at.GROUPS_N], c[at.BINS]
     top, total = load(strips.top(c, strip), 0), load(strips.total(c, strip), 0)
     real, mine = as_ints(scratch), as_ints(after(scratch, LANES))
@@ -77,9 +106,9 @@ def when_done(c, b, h, part, strip, watched, i0, scratch):
     in_groups, in_bins = after(scratch, SINGLE * LANES), after(scratch, (SINGLE + groups) * LANES)
     sums = after(scratch, (SINGLE + groups + bins) * LANES)
     maxima, counts = after(sums, columns * LANES), after(sums, 2 * columns * LANES)
-    turned = after(sums, 3 * columns * LANES)
+    turned, search = after(sums, 3 * columns * LANES), after(sums, 4 * columns * LANES)
     zero, one = splat(float32(0.0)), splat(float32(1.0))
-    for n in range(2, SINGLE + groups + bins):
+    for n in range(2, SINGLE + groups + bins + 3 * columns):
         store(scratch, n * LANES, zero)
     read_real(c, b, i0, real)
     read_strip(c, b, h, i0, real, row_weights, query_groups)
@@ -91,7 +120,7 @@ def when_done(c, b, h, part, strip, watched, i0, scratch):
         read_tokens(c, b, a, mine)
     spans = strips.spans(c, strip)
     begin_, end = spans[0] // BLOCK * BLOCK, spans[3]
-    block = int64(0)
+    run, runs, block = run_length(c, end - begin_), int64(0), int64(0)
     for j0 in range(begin_, end, BLOCK):
         rows, w, factors = block_rows(watched, block), weights(c, watched, block), block_factor(watched, block)
         first, last = int64(rows[0]), int64(rows[1])
@@ -124,6 +153,13 @@ def when_done(c, b, h, part, strip, watched, i0, scratch):
             add_groups(c, b, w, factor, first, last, j0, in_groups)
         if c[at.ROWS] != 0:
             copy_rows(c, b, h, w, factors, first, last, i0, j0)
+        if c[at.K] != 0:
+            runs += add_run_maxima(w, factor, first, last, run, after(run_maxima(c, search), runs * LANES))
+        if all_tame:
+            only = where(kept, factor, zero)
+            add_over_queries(
+                c, b, part, w, only, first, last, j0, kept, row_weights, query_groups, sums, maxima, counts
+            )
     row, count = (b * c[at.HQ] + h) * c[at.TQ] + i0, min(LANES, c[at.TQ] - i0)
     if c[at.VISIBLE] != 0:
         put(c[at.VISIBLE], row, count, load(seen, 0), held)
@@ -145,37 +181,22 @@ def when_done(c, b, h, part, strip, watched, i0, scratch):
     if c[at.KEY_GROUPS] != 0:
         put_many(c[at.GROUP_WEIGHT], row, count, groups, in_groups)
     if c[at.K] != 0:
-        write_largest(c, watched, row, count, begin_, end, c[at.TOP_KEYS], c[at.TOP_WEIGHTS], sums)
+        write_largest(c, watched, row, count, begin_, end, runs, c[at.TOP_KEYS], c[at.TOP_WEIGHTS], search)
     if c[at.GROUP_K] != 0:
-        best_keys = as_ints(after(sums, groups * c[at.GROUP_K] * LANES))
-        write_largest_in_groups(c, b, watched, row, count, begin_, end, sums, best_keys)
-    for n in range(3 * columns):
-        store(sums, n * LANES, zero)
-    block = int64(0)
-    for j0 in range(begin_, end, BLOCK):
-        rows, w = block_rows(watched, block), weights(c, watched, block)
-        first, last = int64(rows[0]), int64(rows[1])
-        factor = where(kept, load(block_factor(watched, block), 0), zero)
-        block += 1
-        if first >= last:
-            continue
-        if columns != 0 and c[at.MAP_COUNT] != 0:
-            add_map_counts(c, w, kept, first, last, j0, counts)
-        if not all_tame:
-            blank(w, kept, first, last)
-        if c[at.VIEWERS] != 0:
-            add_viewers(w, kept, first, last, after(doubles_at(c[at.VIEWERS]), part * c[at.TK] + j0))
-        if c[at.RECEIVED] != 0:
-            received = after(doubles_at(c[at.RECEIVED]), part * c[at.CHANNELS] * c[at.TK] + j0)
-            if c[at.KEY_GROUPS] != 0:
-                add_received_by_group(c, w, factor, query_groups, first, last, received)
-            else:
-                add_received(w, factor, first, last, received)
-        if c[at.ROW_WEIGHTS] != 0:
-            weighted = after(doubles_at(c[at.WEIGHTED]), part * c[at.TK] + j0)
-            add_received(w, factor * load(row_weights, 0), first, last, weighted)
-        if columns != 0:
-            add_map(c, w, factor, first, last, j0, sums, maxima)
+        best_keys = as_ints(after(search, groups * c[at.GROUP_K] * LANES))
+        write_largest_in_groups(c, b, watched, row, count, begin_, end, search, best_keys)
+    if not all_tame:  # NaN in lanes that do not count must not reach a sum, and is cleared away once all else is read
+        block = int64(0)
+        for j0 in range(begin_, end, BLOCK):
+            rows, w = block_rows(watched, block), weights(c, watched, block)
+            first, last = int64(rows[0]), int64(rows[1])
+            only = where(kept, load(block_factor(watched, block), 0), zero)
+            block += 1
+            if first < last:
+                blank(w, kept, first, last)
+                add_over_queries(
+                    c, b, part, w, only, first, last, j0, kept, row_weights, query_groups, sums, maxima, counts
+                )
     if columns != 0 and begin_ < end:
         cell_of_key = ints_at(c[at.MAP_COLUMN])
         left = int64(cell_of_key[begin_]) // WIDTH * WIDTH
@@ -186,5 +207,5 @@ def when_done(c, b, h, part, strip, watched, i0, scratch):
         if c[at.MAP_COUNT] != 0:
             finish_map(c, c[at.MAP_COUNT] + start, counts, i0, left, wide, turned, True)
     if c[at.NORMS] != 0 and c[at.K] != 0:  # last: the weights are changed
-        weigh(c, b, h, watched, begin_, end)
-        write_largest(c, watched, row, count, begin_, end, c[at.CONTRIBUTION_KEYS], c[at.CONTRIBUTIONS], sums)
+        runs = weigh(c, b, h, watched, begin_, end, run_maxima(c, search))
+        write_largest(c, watched, row, count, begin_, end, runs, c[at.CONTRIBUTION_KEYS], c[at.CONTRIBUTIONS], search)

@@ -243,7 +243,7 @@ def observe(problem: Problem, measuring: Measuring) -> tuple[Tensor, dict[str, T
         call.put(at.LONGEST, longest)
         watched = (2 + 2 * (longest // BLOCK) + longest) * lanes
         search = 2 + 2 * m.want.top_k + 2 * (2 * m.want.top_k + 16) + longest
-        work = max(4 * call.numbers[at.MAP_COLUMNS], search, 2 * m.groups * m.want.group_top_k)
+        work = 4 * call.numbers[at.MAP_COLUMNS] + max(search, 2 * m.groups * m.want.group_top_k)
         floats = _scratch(p, together) + together * watched + (SINGLE + m.groups + m.bins + work) * lanes
         threads.run("forward", call, floats, B * Hq * parts)
         if call.numbers[at.RECEIVED] or call.numbers[at.WEIGHTED] or m.want.map:

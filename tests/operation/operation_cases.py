@@ -145,14 +145,16 @@ def math_baseline(case: Case) -> Tensor:
 
 
 def score_terms(case: Case) -> float:
-    """1 + the largest |query|·|key|·scale: a weight is e^z, and its relative error is the error of z.
+    """1 + the largest |query|·|key|·scale + |bias|: a weight is e^z, and its relative error is the error of z.
 
     Scores are in float32 for 16-bit inputs too, so there their rounding is smaller than that of a result.
     """
     scale = case.options.get("scale")
     longest = [float(x.norm(dim=-1).max()) for x in (case.query.double(), case.key.double())]
     finer = 1.0 if case.query.dtype == torch.float64 else torch.finfo(torch.float32).eps / eps(case.query)
-    return 1 + finer * longest[0] * longest[1] * abs(case.query.shape[-1] ** -0.5 if scale is None else scale)
+    added = torch.zeros(1) if case.added is None else case.added[case.added.isfinite()].abs()
+    product = longest[0] * longest[1] * abs(case.query.shape[-1] ** -0.5 if scale is None else scale)
+    return 1 + finer * (product + float(added.max() if added.numel() else 0))
 
 
 def eps(x: Tensor) -> float:

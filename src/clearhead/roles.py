@@ -20,7 +20,7 @@ from clearhead.observables import Observables, Observation
 from clearhead.trace import Head, Trace
 from clearhead.watch import watch
 
-__all__ = ["ROLES", "Calibrated", "RoleScore", "calibrate", "label", "roles"]
+__all__ = ["ROLES", "Calibrated", "Retrieval", "RoleScore", "calibrate", "label", "retrieval", "roles"]
 
 THRESHOLD = 0.3
 BROAD = 0.9  # of log n_i; most heads spread over a part of what they see, few over nearly all of it
@@ -102,9 +102,22 @@ def _broad(observation: Observation, text: _Text, sample: int) -> _Means:
     return _mean(_at(observation, "entropy_share", sample), torch.ones_like(text.seen), text.real & (text.seen >= 2))
 
 
+NEAR = 8  # tokens: itself and the seven beside it, the first four bins of the distance histogram
+
+
+def _local(observation: Observation, text: _Text, sample: int) -> _Means:
+    # Where a query sees no more than these, all its weight is near.
+    positions, last = text.positions, text.positions[-1]
+    ahead = torch.where(text.seen > positions + 1, (last - positions).clamp(max=NEAR - 1), 0)
+    near = (positions + 1).clamp(max=NEAR) + ahead
+    weight = _at(observation, "distance_histogram", sample)[..., :4].sum(-1)
+    return _mean(weight, near / text.seen, text.real & (text.seen > near))
+
+
 class _Role(NamedTuple):
     measure: Callable[[Observation, _Text, int], _Means]
     needs_ids: bool = False
+    needs: str | None = None  # a quantity that is not measured unless asked for
 
 
 _MEASURES = {
@@ -114,6 +127,7 @@ _MEASURES = {
     "first-token": _Role(_first),
     "self": _Role(_self),
     "broad": _Role(_broad),
+    "local": _Role(_local, needs="distance_histogram"),
 }
 ROLES = tuple(_MEASURES)
 """Names of all roles, in the order scores are given."""
@@ -126,6 +140,7 @@ def roles(trace: Trace, *, sample: int = 0) -> dict[Head, list[RoleScore]]:
     - duplicate-token: mean weight on earlier equal tokens, over the queries that have one; induction: on the tokens that
       followed them, over the same queries.
     - broad: mean entropy / log n_i; its null is 1, and it is labelled from 0.9 on.
+    - local: weight within eight tokens, over the queries that see more; needs `Observables(distance_histogram=True)`.
 
     Induction and duplicate-token need to know the tokens (a model that is given token ids is watched with them), and are left
     out otherwise; cross-attention, whose keys are another stream's, can only be broad. A role that no query can show (no
@@ -143,7 +158,7 @@ def roles(trace: Trace, *, sample: int = 0) -> dict[Head, list[RoleScore]]:
         for name, role in _MEASURES.items():
             if role.needs_ids and (text.ids is None or "same_token" not in observation.values):
                 continue
-            if call.crosses and name != "broad":
+            if (call.crosses and name != "broad") or (role.needs is not None and role.needs not in observation.values):
                 continue
             means = role.measure(observation, text, sample)
             for h, score in enumerate(means.score.tolist()):
@@ -176,6 +191,55 @@ def label(scores: Iterable[RoleScore]) -> RoleScore | None:
     earned = [s for s in scores if s.labelled]
     specific = [s for s in earned if s.role != "broad"]
     return max(specific or earned, key=lambda s: s.score - s.null, default=None)
+
+
+class Retrieval(NamedTuple):
+    """How often a head's strongest key was what was written, inside the needle; and how often uniform attention's would be."""
+
+    score: float
+    null: float
+    labelled: bool
+
+
+def retrieval(trace: Trace, needle: range, written: range, *, sample: int = 0) -> dict[Head, Retrieval]:
+    """Which heads copy: over the tokens that were written, how often the key that the writing query attends to most lies in
+    the needle and is the token it wrote (Wu et al. 2024, arXiv 2404.15574).
+
+    Arguments:
+        trace: of the whole text, prompt and what was written.
+        needle: positions of what was to be found.
+        written: positions of the tokens that the model wrote; each was written by the query one before it.
+        sample: of a batch.
+
+    The null is the share of the keys a query sees that would count; a head is labelled by the rule of the other roles.
+    Raises `ArgumentError` where token ids are not known, or nothing was written.
+    """
+    found: dict[Head, Retrieval] = {}
+    for call in trace.calls:
+        ids = call.key_ids
+        if call.crosses or call.run != trace.calls[0].run:
+            continue
+        if ids is None or not written or written.start < 1:
+            raise ArgumentError(
+                message(
+                    "written",
+                    expected="positions of tokens that were written, in a text whose token ids are known",
+                    got=f"{written} of a text of {'known' if ids is not None else 'unknown'} tokens",
+                    remedy="Watch a model that is given token ids, and name the tokens behind the prompt.",
+                )
+            )
+        text = ids[sample]
+        at = torch.arange(written.start, written.stop)
+        queries = at - 1 - call.observation.offset
+        keys = call.observation.top_keys[sample, :, queries, 0].cpu()  # (Hq, written)
+        copied = (keys >= needle.start) & (keys < needle.stop) & (text[keys.clamp(min=0)] == text[at])
+        seen = call.observation.visible[sample if len(call.observation.visible) > 1 else 0].amax(0)[queries].cpu()
+        inside = text[needle.start : needle.stop]
+        null = float(((inside[None] == text[at][:, None]).sum(-1) / seen).mean())
+        for n, head in enumerate(call.addresses()):
+            score = float(copied[n].double().mean())
+            found[head] = Retrieval(score, null, _judged("retrieval", score, null).labelled)
+    return found
 
 
 class Calibrated(NamedTuple):
@@ -248,7 +312,7 @@ def _repeated(network: nn.Module, ids: Tensor, start: int, period: int) -> dict[
     """The scores on one text whose tokens from `start` on are `period` random ones, twice."""
     second = start + period  # position where the second copy begins
     rows = tuple(range(second, second + period))
-    wanted = Observables(top_k=0, map=0, received=False, distance=False, rows=rows)
+    wanted = Observables(top_k=0, map=0, received=False, distance=False, distance_histogram=True, rows=rows)
     with torch.no_grad(), watch(network, observables=wanted) as trace:
         network(ids)
     found: dict[Head, dict[str, _Score]] = {}
@@ -272,6 +336,7 @@ def _repeated(network: nn.Module, ids: Tensor, start: int, period: int) -> dict[
             "first-token": _mean(seen.first_weight[0], 1 / text.seen, later),
             "self": _mean(seen.self_weight[0], 1 / text.seen, later),
             "broad": _broad(seen, text, 0),
+            "local": _local(seen, text, 0),
         }
         for n, head in enumerate(call.addresses()):
             found[head] = {role: _Score(float(mean.score[n]), mean.null) for role, mean in means.items()}

@@ -19,6 +19,7 @@ ROLE_COLOURS: dict[str, RGB] = {
     "first-token": (140, 148, 160),
     "self": (0, 158, 115),
     "broad": (213, 94, 0),
+    "local": (240, 228, 66),
 }
 
 

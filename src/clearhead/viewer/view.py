@@ -133,7 +133,7 @@ def look(
     whole = prompt + (model.generate(prompt, write) if write else [])
 
     rows = () if token is None else (_position(token, len(whole)),)
-    observables = Observables(top_k=top_k, map=cells, rows=rows, token_ids=torch.tensor(whole))
+    observables = Observables(top_k=top_k, map=cells, rows=rows, token_ids=torch.tensor(whole), distance_histogram=True)
     began = time.perf_counter()
     with watch(model.network, observables=observables) as trace:
         model.read(whole)

@@ -25,7 +25,8 @@ DECODERS = {
     "mistral": lambda: hf.MistralForCausalLM(hf.MistralConfig(**GROUPED, sliding_window=5)),
     "qwen3": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**GROUPED)),
     "gemma2": lambda: hf.Gemma2ForCausalLM(
-        hf.Gemma2Config(**GROUPED, sliding_window=5, attn_logit_softcapping=2.0, query_pre_attn_scalar=8)
+        hf.Gemma2Config(**GROUPED, sliding_window=5, attn_logit_softcapping=2.0, query_pre_attn_scalar=8,
+                        initializer_range=0.4)
     ),
     "gemma3": lambda: hf.Gemma3ForCausalLM(
         hf.Gemma3TextConfig(

@@ -127,6 +127,7 @@ def _number(value: float) -> float | str | None:
     return "-inf" if value == -math.inf else round(value, 6)
 
 
+@functools.cache
 def coloured(code: str) -> list[list[str]]:
     """Code as pieces, each with its kind: c a comment, k a keyword, f a function's name, s text, n a number, b built in.
 

@@ -127,7 +127,7 @@ class Settings:
 
     def made_by(self) -> str:
         """The code that makes these settings."""
-        given = {"time": self.time, "width": self.width, "text": self.text}
+        given = {"time": None if self.time == 8 else self.time, "width": self.width, "text": self.text}
         shown = [f"{name}={value!r}" for name, value in given.items() if value is not None]
         return f"Settings({', '.join([*shown, *([] if self.seed == 1337 else [f'seed={self.seed}'])])})"
 

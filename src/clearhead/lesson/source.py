@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import io
@@ -14,6 +15,7 @@ from typing import Any
 from clearhead.lesson.blocks import Source
 
 
+@functools.cache
 def source(function: Callable[..., Any]) -> Source:
     """The lines of a function without its docstring, which the reference has.
 
@@ -44,6 +46,7 @@ def used_names(shown: Source) -> list[str]:
     return sorted(names & vars(importlib.import_module(shown.module)).keys() - {shown.name})
 
 
+@functools.cache
 def fitted(code: str, width: int) -> str:
     """The same code in lines of at most `width`: comments wrap, and one that stood behind too long a line goes above it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -44,6 +45,7 @@ def steps() -> Page:
     )
 
 
+@functools.cache
 def root() -> Page:
     """4a: why scores are divided by √D."""
     rows = []
@@ -134,7 +136,8 @@ def infinity() -> Page:
         ),
         Say(
             "**-1e9 fails in the third row.** All three scores become the same number, so softmax hands out equal "
-            "shares of what must not be heard. Such rows are ordinary: padding at the start of a batch makes them."
+            "shares of what must not be heard. Such rows are ordinary: where texts of different lengths are "
+            "computed together, the short ones are filled up, and what fills them up may hear nothing."
         ),
         Say(
             f"In 16-bit numbers it fails sooner: their largest is 65504, so -1e9 becomes {half}, by accident. And "

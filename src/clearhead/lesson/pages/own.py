@@ -132,8 +132,9 @@ def own(settings: Settings) -> Page:
     return page(
         "9",
         Say(
-            f"All layers so far were untrained. Now a real one. The package brings a small model of {sizes.layers} "
-            f"layers with {sizes.heads} heads each, trained on Shakespeare and Milton. It cuts "
+            f"No matrix so far was trained. Now a real head. The package brings a small model of {sizes.layers} "
+            f"layers, each one round of attention with {sizes.heads} heads, trained on Shakespeare and Milton. It "
+            "cuts "
             + ("your text" if settings.text is not None else "a short text")
             + " into tokens of its own, pieces of words. A dot is a space, and `<|start|>` comes before every text:"
         ),

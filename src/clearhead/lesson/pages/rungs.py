@@ -275,7 +275,7 @@ def _fifth(settings: Settings) -> list[Block]:
         Say(
             f"Here are Hq = {HEADS} heads. Nothing else is new: one wide layer holds the layers of all heads, and "
             f"heads are one more dimension of the batch. Two heads share each of the Hk = {KV_HEADS} key heads, a "
-            "saving that an aside explains."
+            "saving that the page after this one explains."
         ),
         source(ladder.split_heads),
         source(ladder.merge_heads),
@@ -442,7 +442,7 @@ def _eighth(settings: Settings) -> list[Block]:
         Say(
             "The last rung is one call. Under it stands what the rungs found: tiles instead of the matrix (rung 6), "
             "keys shared and not copied (rung 5), a mask that is a rule and not a matrix. On a CPU it is machine "
-            "code for the vector registers of this machine, made from Python."
+            "code that works on many numbers at once, made from Python for this machine."
         ),
         source(ladder.library_kernel),
         Ran(f"eight = library_kernel({QKV})"),

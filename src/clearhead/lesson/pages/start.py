@@ -9,7 +9,7 @@ from clearhead.lesson.blocks import Page, Say, Table
 from clearhead.lesson.pages.contents import CONTENTS, KEYS, page
 
 LETTERS = (
-    ("B", "sequences, computed side by side"),
+    ("B", "sequences, computed side by side: a batch"),
     ("T", "tokens in a sequence"),
     ("C", "numbers that stand for one token"),
     ("D, Dv", "numbers in a query or key, and in a value (rung 4)"),

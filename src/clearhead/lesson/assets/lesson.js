@@ -93,7 +93,6 @@
       const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
       if (!found || !step || event.altKey || event.ctrlKey || event.metaKey) return;
       event.preventDefault();
-      event.stopPropagation();
       const next = cells[found[0] + step[0]]?.[found[1] + step[1]];
       if (!next || next.className === "gone") return;
       cells.flat().forEach((cell) => { cell.tabIndex = -1; });

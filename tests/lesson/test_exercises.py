@@ -30,7 +30,7 @@ def test_an_exercise_is_its_rungs_function_left_open(step: ladder.Rung, tmp_path
     names: dict = {}
     exec(compile(text, "mine.py", "exec"), names)  # noqa: S102
     assert names["EXERCISE"] == step.number
-    assert exercises.number_of(tmp_path / "mine.py") == step.number
+    assert progress.number_of(tmp_path / "mine.py") == step.number
     tree = ast.parse(text)
     function = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == step.name)
     said = ast.get_docstring(function)
@@ -69,7 +69,7 @@ def test_other_files_are_no_exercises(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n", encoding="utf-8")
     (tmp_path / "b.py").write_bytes(b"\xff\xfe")
     (tmp_path / "c.py").write_text("EXERCISE = 12\n", encoding="utf-8")
-    assert [exercises.number_of(tmp_path / name) for name in ("a.py", "b.py", "c.py", "none.py")] == [None] * 4
+    assert [progress.number_of(tmp_path / name) for name in ("a.py", "b.py", "c.py", "none.py")] == [None] * 4
 
 
 def test_what_is_solved_is_remembered_until_it_is_reset(kept: Path) -> None:

@@ -7,7 +7,25 @@ One source, its pages (`pages`), shown in the terminal, in the browser (`page.pa
 ['0', '1', '2', '3', '3a']
 """
 
-from clearhead.lesson.book import Book, pages
-from clearhead.lesson.settings import Settings
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clearhead.lesson.book import Book, pages
+    from clearhead.lesson.settings import Settings
 
 __all__ = ["Book", "Settings", "pages"]
+
+
+def __getattr__(name: str) -> Any:
+    """The names above when they are first used: whether a file is an exercise can be told without torch."""
+    if name in ("Book", "pages"):
+        from clearhead.lesson import book
+
+        return getattr(book, name)
+    if name == "Settings":
+        from clearhead.lesson.settings import Settings
+
+        return Settings
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

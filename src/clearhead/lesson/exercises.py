@@ -6,11 +6,14 @@ import inspect
 import re
 import textwrap
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clearhead import ladder
 from clearhead.errors import InputError
-from clearhead.lesson.progress import EXERCISES
+from clearhead.lesson.progress import EXERCISES, solve, solved
+
+if TYPE_CHECKING:
+    from clearhead.check import Report
 
 
 class Exercise(NamedTuple):
@@ -89,7 +92,6 @@ _OF = {
     ),
     8: Exercise("q: Tensor, k: Tensor, v: Tensor", "(B, Hq, T, Dv)", "One call of clearhead.", _QKV, _FUNCTION),
 }
-MARK = re.compile(r"^EXERCISE = ([1-8])\b", re.MULTILINE)
 BELOW = "# Below: how the checker calls it. Leave it as it is."
 
 
@@ -157,14 +159,31 @@ def write(number: int, path: Path) -> None:
         raise InputError(f"{path}: {error.strerror or error}; go to a folder that can be written to") from error
 
 
-def number_of(path: Path) -> int | None:
-    """Which exercise a file is; None when it is none.
+def candidate(number: int, path: Path) -> tuple[str, dict[str, Any]]:
+    """What `clearhead.check` is given to judge an exercise's file: the candidate, and its options.
 
-    >>> number_of(Path("nowhere.py")) is None
-    True
+    >>> candidate(6, Path("exercise6.py"))[0]
+    'exercise6.py:checked'
     """
-    try:
-        found = MARK.search(path.read_text(encoding="utf-8")[:4000])
-    except (OSError, UnicodeDecodeError):
-        return None
-    return int(found[1]) if found else None
+    name = "Checked" if number in (4, 5) else "checked"
+    return f"{path}:{name}", dict(_OF[number].options)
+
+
+def settle(number: int, report: Report) -> str:
+    """Remember an exercise that its report finds right, and say so; what it still lacks otherwise."""
+    step = ladder.RUNGS[number - 1]
+    if not report.ok:
+        return f"exercise {number} is open: see above, or  clearhead lesson --rung {number}"
+    if number == 6 and _grows(report.finding("memory_growth").numbers):
+        return (
+            "exercise 6 is open: the numbers are right, but a tensor of T × T is made, which it is about to do without"
+        )
+    solve(number)
+    done = len(solved())
+    on = "that is all of them" if done == len(EXERCISES) else f"{done} of {len(EXERCISES)} are"
+    return f"exercise {number}, {step.name}, is solved: {on}"
+
+
+def _grows(numbers: dict[str, float]) -> bool:
+    """Whether twice the tokens made a largest tensor of more than three times the size: T × T, not T."""
+    return numbers["long"] > 3 * numbers["short"]

@@ -1,9 +1,10 @@
-"""Which exercises are solved: one small file in the user's config folder."""
+"""Which exercise a file is, and which are solved: one small file in the user's config folder."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from datetime import date
 from pathlib import Path
@@ -11,6 +12,20 @@ from pathlib import Path
 from clearhead.errors import InputError
 
 EXERCISES = range(1, 9)
+MARK = re.compile(r"^EXERCISE = ([1-8])\b", re.MULTILINE)
+
+
+def number_of(path: Path) -> int | None:
+    """Which exercise a file is; None when it is none.
+
+    >>> number_of(Path("nowhere.py")) is None
+    True
+    """
+    try:
+        found = MARK.search(path.read_text(encoding="utf-8")[:4000])
+    except (OSError, UnicodeDecodeError):
+        return None
+    return int(found[1]) if found else None
 
 
 def config_folder() -> Path:

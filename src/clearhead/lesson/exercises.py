@@ -180,8 +180,8 @@ def settle(number: int, report: Report) -> str:
         )
     solve(number)
     done = len(solved())
-    on = "that is all of them" if done == len(EXERCISES) else f"{done} of {len(EXERCISES)} are"
-    return f"exercise {number}, {step.name}, is solved: {on}"
+    on = ", and with it all of them" if done == len(EXERCISES) else f"; {done} of {len(EXERCISES)} so far"
+    return f"exercise {number} ({step.name}) is solved{on}"
 
 
 def _grows(numbers: dict[str, float]) -> bool:

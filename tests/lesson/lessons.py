@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from clearhead.lesson import Settings, pages
+from clearhead.lesson import Book, Settings
 from clearhead.lesson.blocks import Block, Page, Ran
 from clearhead.lesson.notebook import SETUP
 
@@ -23,7 +23,7 @@ LESSONS = {
 @functools.cache
 def lesson(name: str) -> tuple[Page, ...]:
     """The pages without costs: nothing is timed."""
-    return tuple(pages(LESSONS[name], measured=False))
+    return tuple(Book(LESSONS[name], measured=False).pages())
 
 
 def blocks(name: str, kind: type[Block]) -> list[tuple[Page, Any]]:

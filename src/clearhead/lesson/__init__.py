@@ -1,9 +1,9 @@
 """The lesson: attention from a loop to the kernel, with real numbers at every step.
 
-One source, its pages (`pages`), shown in the terminal, in the browser (`page.page`) and as a notebook (`notebook.notebook`).
+One source, its pages (`Book`), shown in the terminal, in the browser (`page.page`) and as a notebook (`notebook.notebook`).
 
->>> from clearhead.lesson import Settings, pages
->>> [page.key for page in pages(Settings())][:5]
+>>> from clearhead.lesson import Book, Settings
+>>> [page.key for page in Book(Settings(), measured=False).pages()][:5]
 ['0', '1', '2', '3', '3a']
 """
 
@@ -12,18 +12,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clearhead.lesson.book import Book, pages
+    from clearhead.lesson.book import Book
     from clearhead.lesson.settings import Settings
 
-__all__ = ["Book", "Settings", "pages"]
+__all__ = ["Book", "Settings"]
 
 
 def __getattr__(name: str) -> Any:
     """The names above when they are first used: whether a file is an exercise can be told without torch."""
-    if name in ("Book", "pages"):
-        from clearhead.lesson import book
+    if name == "Book":
+        from clearhead.lesson.book import Book
 
-        return getattr(book, name)
+        return Book
     if name == "Settings":
         from clearhead.lesson.settings import Settings
 

@@ -69,8 +69,3 @@ class Book:
             return exercises(progress.solved())
         page = rung(int(key), self.settings)
         return replace(page, blocks=(*page.blocks, cost(int(key)))) if self.measured else page
-
-
-def pages(settings: Settings, *, measured: bool = True) -> list[Page]:
-    """All pages in their order, 0 to 10; rungs end with what they cost unless `measured` is False."""
-    return Book(settings, measured=measured).pages()

@@ -15,7 +15,7 @@ from clearhead.observables import DIFFERENTIABLE, Observation, measured
 
 REFERENCE = Path(__file__).parent / "reference"
 NOTE = "<!-- Written by docs/generate.py from the docstrings: change those, then run `make docs`. -->\n\n"
-COMMANDS = ("", "look", "roles", "check", "lesson", "bench", "doctor")
+COMMANDS = ("", "look", "export", "view", "roles", "check", "lesson", "bench", "doctor")
 
 
 def entry(name: str, thing: object, level: int = 2) -> Iterator[str]:

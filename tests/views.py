@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from clearhead import Observables, watch
+from clearhead import Causal, Observables, attention, watch
 from clearhead.roles import roles
 from clearhead.viewer import View
 from clearhead.viewer.data import Shown
@@ -50,3 +50,35 @@ def planted_shown(ids: list[int], pieces: list[str] | None = None, **given) -> S
     """The same, as the viewer asks about it."""
     view = planted_view(ids, pieces, **given)
     return Shown(view.trace, name="planted", model="planted", prompt=view.prompt, part=view.part)
+
+
+class Random(nn.Module):
+    """Attention of random queries, keys and values, which are its own and not the text's."""
+
+    def __init__(self, heads: int, seed: int) -> None:
+        super().__init__()
+        self.heads, self.seed = heads, seed
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(self.seed)
+        q, k, v = torch.randn(3, 1, self.heads, ids.shape[1], 16, generator=generator) * 1.7
+        return attention(q, k, v, mask=Causal())
+
+
+def kept_shown(
+    T: int = 300, *, layers: int = 2, heads: int = 3, pieces: list[str] | None = None, seed: int = 0, **given
+) -> Shown:
+    """Random queries and keys, kept: every weight can be worked out. The text is `T` tokens of 40 kinds, or `pieces`."""
+    pieces = [f"·t{n * n % 40}" for n in range(T)] if pieces is None else pieces
+    T = len(pieces)
+    ids = torch.tensor([n * n % 40 for n in range(T)])
+    groups = torch.arange(T) * 3 // T
+    wanted = Observables(
+        top_k=8, map=64, token_ids=ids, distance_histogram=True, sum_squares=True, contributions=True, key_groups=groups
+    )
+    model = Layers(*(Random(heads, seed + n) for n in range(layers)))
+    with torch.no_grad(), watch(model, observables=wanted, keep="qkv") as trace:
+        model(ids[None])
+    trace.token_ids, trace.pieces = ids.tolist(), pieces
+    named = (groups.tolist(), ["first part", "second part", "third part"])
+    return Shown(trace, **({"name": "kept", "model": "random", "groups": named} | given))

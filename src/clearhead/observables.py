@@ -8,6 +8,7 @@ natural, entropies in nats.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -379,6 +380,11 @@ class Observation:
         own = ("offset", "first_key", "padded")
         values = {name: x for name, x in found.items() if name not in own}
         return cls(values, **{name: found[name] for name in own})
+
+    def _repr_mimebundle_(self, **given: Any) -> dict[str, Any]:
+        """What a notebook shows: the viewer, or a picture and a table where anywidget is not installed."""
+        found: dict[str, Any] = importlib.import_module("clearhead.viewer.notebook").bundle(self, **given)
+        return found
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{n} {tuple(t.shape)}" for n, t in self.values.items())

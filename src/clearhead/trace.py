@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -346,6 +347,11 @@ class Trace:
                 )
             raise InputError(f"head {head}: no such head; there are {len(heads)}, from {heads[0]} to {heads[-1]}")
         return head
+
+    def _repr_mimebundle_(self, **given: Any) -> dict[str, Any]:
+        """What a notebook shows: the viewer, or a picture and a table where anywidget is not installed."""
+        found: dict[str, Any] = importlib.import_module("clearhead.viewer.notebook").bundle(self, **given)
+        return found
 
     def __repr__(self) -> str:
         tokens = "" if self.token_ids is None else f", {len(self.token_ids)} tokens"

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from clearhead.errors import InputError
+from clearhead.viewer.data import Shown
 from clearhead.viewer.packed import unpack
 from clearhead.viewer.questions import Gallery
 from clearhead.viewer.server import HEADERS, LONGEST_BODY, LONGEST_QUERY, Pages, Server
@@ -230,18 +231,17 @@ def test_other_pages_add_files_and_functions(server):
     assert (status, json.loads(body)) == (400, {"error": "give a number"})
 
 
-def test_a_file_that_has_gone_is_said_to_have_gone(tmp_path):
+def test_a_file_that_has_gone_is_said_to_have_gone_and_still_shown(tmp_path):
     file = tmp_path / "run.trace"
     file.touch()
-    shown = planted_shown(twice(4))
-    with Server(Gallery([shown, file], lambda _: shown), say=lambda _: None) as server:
-        assert ask(server, "/api/trace?trace=1")[0] == 200
-    with Server(Gallery([shown, file], lambda _: shown), say=lambda _: None) as server:
+    planted = planted_shown(twice(4))
+    shown = Shown(planted.trace, name="run.trace", path=file)
+    with Server(Gallery([shown]), say=lambda _: None) as server:
+        assert json.loads(ask(server, "/api/trace")[2])["gone"] is False
         file.unlink()
-        status, _, body = ask(server, "/api/trace?trace=1")
-        assert status == 410
-        assert json.loads(body)["error"].startswith("run.trace: the file has gone")
-        assert ask(server, "/api/trace?trace=0")[0] == 200  # the others stay
+        status, _, body = ask(server, "/api/trace")
+        assert (status, json.loads(body)["gone"]) == (200, True)
+        assert ask(server, "/api/maps")[0] == 200
 
 
 def test_a_port_that_is_taken_is_said_to_be(server):

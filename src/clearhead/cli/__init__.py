@@ -16,6 +16,7 @@ from clearhead.cli.doctor import doctor
 from clearhead.cli.lesson import lesson
 from clearhead.cli.look import look
 from clearhead.cli.roles import roles
+from clearhead.cli.view import export, view
 from clearhead.errors import ClearheadError
 
 # Any option or argument that cannot be read. Of these errors typer exports only BadParameter, which is one kind of them.
@@ -30,6 +31,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(look)
+app.command()(view)
+app.command()(export)
 app.command()(roles)
 app.command()(check)
 app.command()(lesson)

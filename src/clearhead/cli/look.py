@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clearhead.cli.files import check_writable, read_text, write_whole
+from clearhead.cli.files import read_text
+from clearhead.cli.outputs import Outputs
 from clearhead.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ letter. The harbour master had written, "Keep the lamp where we can see it." So 
 the letters again, and waited for the boats to come back."""
 MODELS = '"builtin", "smollm2", a Hugging Face folder, a GGUF file, or a hub id such as org/name.'
 ANSWERED = 40  # tokens written for an answer unless --continue says otherwise
-MARKED = 32  # keys kept for every query on the page: enough to shade a text, few enough to send
-CELLS = 128  # along each side of a map: up to this many tokens a map shows every pair
 
 
 def look(
@@ -47,7 +46,12 @@ def look(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
+    most: Annotated[
+        float, typer.Option("--max-mb", min=0.1, help="Megabytes the page may have; it says what was left out.")
+    ] = 20,
     png: Annotated[Path | None, typer.Option(help="Write the maps of all heads as a picture.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Save the trace, for clearhead view and clearhead export.")] = None,
+    opened: Annotated[bool, typer.Option("--open", help="Show it in the browser, until Ctrl-C.")] = False,
 ) -> None:
     """Show what every head of a model looks at in a text.
 
@@ -61,50 +65,46 @@ def look(
 
       clearhead look --json | jq '.heads[0]'
 
+      clearhead look --file notes.txt --save notes.trace --open
+
       clearhead look --model smollm2 --document a.txt --document b.txt --question "Who wrote the letter?"
     """
+    outputs = Outputs(html, png, save, opened, most)
     if question is not None or document:
-        _asked(model, text, file, document or [], question, write, top_k, as_json, html, png)
+        _asked(model, text, file, document or [], question, write, top_k, as_json, outputs)
         return
     if text is not None and file is not None:
         raise InputError("TEXT and --file: give one of them, not both")
     if text is not None:
         _check_text(text)
     whole = read_text(file) if file is not None else PASSAGE if text is None else text
-    for option, path in (("--html", html), ("--png", png)):
-        if path is not None:
-            check_writable(option, path)
+    outputs.check()
 
     from clearhead.cli.report import as_document, report
     from clearhead.trace import Head
     from clearhead.viewer import look as run
-    from clearhead.viewer import page, picture
 
     wanted = None if head is None else Head.parse(head)
-    pictured = html is not None or png is not None
     view = run(
         loaded(model),
         whole,
         start=start,
         write=write,
         token=token,
-        top_k=max(top_k, MARKED if html is not None else 0),
-        cells=CELLS if pictured else 0,
+        top_k=max(top_k, outputs.kept),
+        cells=outputs.cells,
+        keep=outputs.keep,
     )
     chosen = view.notable() if wanted is None else view.trace.check(wanted)
-    if html is not None:
-        write_whole("--html", html, page(view, head=chosen, query=view.query(token)).encode("utf-8"))
-    if png is not None:
-        write_whole("--png", png, picture(view))
+    outputs.write(view, chosen, view.query(token))
     if as_json:
         import json
 
         print(json.dumps(as_document(view, chosen, view.query(token), top_k), allow_nan=False))
-        return
-    report(view, chosen, view.query(token), top_k)
-    for path in (html, png):
-        if path is not None:
-            print(f"wrote {path}")
+    else:
+        report(view, chosen, view.query(token), top_k)
+        outputs.say()
+    outputs.show(view)
 
 
 def _asked(
@@ -116,8 +116,7 @@ def _asked(
     write: int,
     top_k: int,
     as_json: bool,
-    html: Path | None,
-    png: Path | None,
+    outputs: Outputs,
 ) -> None:
     """The answer to a question about documents."""
     if text is not None or file is not None:
@@ -126,30 +125,24 @@ def _asked(
         raise InputError("--document: give a --question about it, or look at it with --file")
     _check_text(question)
     texts = [(path.name, read_text(path, "--document")) for path in documents]
-    for option, path in (("--html", html), ("--png", png)):
-        if path is not None:
-            check_writable(option, path)
+    outputs.check()
 
     from clearhead.cli.ask_report import as_document, report
-    from clearhead.viewer import page, picture
     from clearhead.viewer.ask import ask
 
-    cells = CELLS if html is not None or png is not None else 0
-    kept = max(top_k, MARKED if html is not None else 0)
-    asked = ask(loaded(model), texts, question, write=write or ANSWERED, top_k=kept, cells=cells)
-    if html is not None:
-        write_whole("--html", html, page(asked.view).encode("utf-8"))
-    if png is not None:
-        write_whole("--png", png, picture(asked.view))
+    kept = max(top_k, outputs.kept)
+    asked = ask(
+        loaded(model), texts, question, write=write or ANSWERED, top_k=kept, cells=outputs.cells, keep=outputs.keep
+    )
+    outputs.write(asked.view, None, -1)
     if as_json:
         import json
 
         print(json.dumps(as_document(asked), allow_nan=False))
-        return
-    report(asked)
-    for path in (html, png):
-        if path is not None:
-            print(f"wrote {path}")
+    else:
+        report(asked)
+        outputs.say()
+    outputs.show(asked.view)
 
 
 def loaded(model: str) -> Model:

@@ -1,7 +1,8 @@
 """Showing a run of a model: what is shown (`View`), as one page and as one picture."""
 
-from clearhead.viewer.page import page
+from clearhead.viewer.data import Shown
 from clearhead.viewer.picture import picture
+from clearhead.viewer.single import page, single
 from clearhead.viewer.view import View, look
 
-__all__ = ["View", "look", "page", "picture"]
+__all__ = ["Shown", "View", "look", "page", "picture", "single"]

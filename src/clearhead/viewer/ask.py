@@ -70,6 +70,7 @@ def ask(
     write: int = 40,
     top_k: int = 8,
     cells: int = 0,
+    keep: str | None = None,
 ) -> Asked:
     """Give a model documents and a question, let it answer, and measure what each of the answer's tokens takes from where.
 
@@ -83,7 +84,7 @@ def ask(
         documents: pairs of a name and a text, none of which can become a special token.
         question: what is asked after them.
         write: the most tokens to answer with.
-        top_k, cells: as for `look`.
+        top_k, cells, keep: as for `look`.
 
     Raises:
         InputError: no document, an empty one, or more than the model reads.
@@ -114,7 +115,7 @@ def ask(
     groups[0] = len(documents)
     wanted = Observables(top_k=top_k, map=cells, rows=(-1,), token_ids=torch.tensor(whole), key_groups=groups)
     began = time.perf_counter()
-    with watch(model.network, observables=wanted) as trace:
+    with watch(model.network, observables=wanted, keep=keep) as trace:
         model.read(whole)
     seconds = time.perf_counter() - began
     trace.token_ids, trace.pieces = whole, model.pieces(whole)

@@ -6,9 +6,9 @@ is said to be missing. Nothing is computed here that the library computes.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -19,11 +19,15 @@ from torch import Tensor
 from clearhead.errors import InputError
 from clearhead.models.tokens import visible
 from clearhead.observables import Observation
+from clearhead.pattern import Pattern
+from clearhead.pyramid import TILE
 from clearhead.roles import RoleScore, label, roles
 from clearhead.trace import Call, Head, Trace
 from clearhead.viewer.packed import Answer, number, numbers, roots
+from clearhead.viewer.view import View
 
 CELLS = 1 << 20  # most pairs in one answer: 4 MB
+MOST_CELLS = 12 << 20  # of all maps together: 24 MB
 
 # name, what it is called, its unit, what it is
 QUANTITIES: tuple[tuple[str, str, str, str], ...] = (
@@ -50,6 +54,7 @@ class Shown:
         part: what part of a text was read, in words, if not the whole.
         sample: which sample of a batch.
         groups: a group's number for every token, −1 for none, and the names of the groups.
+        path: the file it was read from; the page says so when that has gone.
     """
 
     def __init__(
@@ -62,22 +67,22 @@ class Shown:
         part: str | None = None,
         sample: int = 0,
         groups: tuple[Sequence[int], Sequence[str]] | None = None,
+        path: Path | None = None,
     ) -> None:
         if not trace.calls:
             raise InputError(f"{name}: nothing was observed, there is nothing to show")
-        self.trace, self.name, self.model, self.part, self.sample, self.groups = (
-            trace,
-            name,
-            model,
-            part,
-            sample,
-            groups,
-        )
+        self.trace, self.name, self.model, self.part = trace, name, model, part
+        self.sample, self.groups, self.path = sample, groups, path
         self.heads = trace.heads()
         self.roles = roles(trace, sample=sample)
         self.pieces = self._pieces()
         self.prompt = len(self.pieces) if prompt is None else prompt
         self._calls = {call.layer: call for call in reversed(trace.calls)}  # the first of each layer
+
+    @classmethod
+    def of(cls, view: View) -> Shown:
+        """What `clearhead look` has run."""
+        return cls(view.trace, name=view.model, model=view.model, prompt=view.prompt, part=view.part)
 
     # ------------------------------------------------------------------------------------------------ what the page asks
 
@@ -92,6 +97,7 @@ class Shown:
                 "tokens": self.pieces,
                 "prompt": self.prompt,
                 "part": self.part,
+                "gone": self.path is not None and not self.path.exists(),
                 "groups": self._groups(),
                 "quantities": [dict(zip(("key", "label", "unit", "about"), row, strict=True)) for row in used],
                 "layers": [self._layer(call, per_layer[call.layer][1]) for _, call in sorted(self._calls.items())],
@@ -107,6 +113,10 @@ class Shown:
         found = {}
         for head in self.heads if heads is None else heads:
             values = self._of(head, f"map_{pool}")
+            if values is None and self.has_pattern(head) and len(self.heads) * TILE**2 <= MOST_CELLS:
+                values = self.pattern(head).tile(0, 0, 0, pool=pool)[
+                    0, 0
+                ]  # a run of several calls has no map of its own
             if values is not None:
                 found[str(head)] = roots(numbers(values))
         return Answer({"pool": pool}, found)
@@ -172,7 +182,7 @@ class Shown:
         if not exact and what != "weight":
             raise InputError(f"what {what}: queries and keys were not kept, only the largest weights were")
         total = torch.stack([read(head, axis, position, what).double() for head in heads]).mean(0)
-        facts = {"exact": exact, "axis": axis, "at": at, "offset": offset, "kept": self._kept(heads[0])}
+        facts = {"exact": exact, "axis": axis, "at": at, "offset": offset, "kept": self.kept(heads[0])}
         return Answer(facts, {"values": numbers(total)})
 
     def rollout(self, position: int, heads: Sequence[Head] | None = None) -> Answer:
@@ -185,12 +195,9 @@ class Shown:
             chosen = set(heads)
             shares = [[float(h in chosen) for h in call.addresses()] for call in calls]
             shares = [row if any(row) else [1.0] * len(row) for row in shares]
-        rollout: Any = importlib.import_module("clearhead.rollout").rollout
-        patterns = [_pattern_of(call) for call in calls]
-        found = rollout(patterns, position, batch=self.sample, heads=shares)
-        return Answer(
-            {"position": position, "layers": [c.layer for c in reversed(calls)]}, {"shares": numbers(found.layers)}
-        )
+        found = self.trace.rollout(position, batch=self.sample, heads=shares)
+        layers = [call.layer for call in reversed(calls)]
+        return Answer({"position": position, "layers": layers}, {"shares": numbers(found.layers)})
 
     # ----------------------------------------------------------------------------------------------------- what there is
 
@@ -198,7 +205,7 @@ class Shown:
         """Whether any weight of this head can be worked out."""
         return _pattern_of(self._calls[self.trace.check(head).layer]) is not None
 
-    def pattern(self, head: Head) -> Any:
+    def pattern(self, head: Head) -> Pattern:
         """The head's `Pattern`; raises `InputError` where queries and keys were not kept."""
         call = self._calls[self.trace.check(head).layer]
         pattern = _pattern_of(call)
@@ -210,6 +217,51 @@ class Shown:
         """Whether every layer has what rollout needs."""
         calls = self._calls.values()
         return all(_pattern_of(call) is not None and len(set(_shape(call))) == 1 for call in calls)
+
+    def all_weights(self, head: Head) -> Float[np.ndarray, "Tq Tk"] | None:
+        """Every weight of a head, −1 where a query may not see; None where they are not known."""
+        call = self._calls[head.layer]
+        Tq, Tk = _shape(call)
+        if self.has_pattern(head):
+            pattern = self.pattern(head)
+            weights: Tensor = pattern.crop(slice(None), slice(None))[0, 0].float()
+            hidden = pattern.crop(slice(None), slice(None), what="logit")[0, 0] == -torch.inf
+            return numbers(weights.masked_fill(hidden, -1.0))
+        if self.kept(head) < Tk:
+            return None
+        keys, weights = self.top(head)
+        whole = torch.full((Tq, Tk + 1), -1.0)  # one column more, for what is no key
+        whole.scatter_(1, torch.where(keys < 0, Tk, keys).cpu(), weights.float().cpu())
+        return numbers(whole[:, :Tk])
+
+    def knows_all(self, head: Head) -> bool:
+        """Whether every weight of a head is known."""
+        return self.has_pattern(head) or self.kept(head) >= self.keys(head)
+
+    def top(self, head: Head) -> tuple[Tensor, Tensor]:
+        """The keys with the largest weights, −1 where there are fewer, and the weights, (Tq, k)."""
+        observation = self._calls[head.layer].observation
+        keys, weights = self._of(head, "top_keys"), self._of(head, "top_weights")
+        if keys is None or weights is None:
+            return torch.zeros(observation.lse.shape[2], 0, dtype=torch.int64), torch.zeros(observation.lse.shape[2], 0)
+        return torch.where(keys < 0, keys, keys - observation.first_key), weights
+
+    def kept(self, head: Head) -> int:
+        """How many keys were kept for every query."""
+        keys = self._calls[head.layer].observation.values.get("top_keys")
+        return 0 if keys is None else keys.shape[-1]
+
+    def keys(self, head: Head) -> int:
+        """Tk."""
+        return _shape(self._calls[head.layer])[1]
+
+    def label(self, head: Head) -> RoleScore | None:
+        """The role a head is labelled with, if any."""
+        return label(self.roles.get(head, []))
+
+    def map(self, head: Head) -> Float[Tensor, "R R"] | None:
+        """The mean map, if it was measured."""
+        return self._of(head, "map_mean")
 
     def notable(self) -> Head:
         """The head to show first: the best of the most telling role that any head has, else the one of least entropy."""
@@ -247,7 +299,7 @@ class Shown:
         if self.groups is None:
             return None
         ids, names = self.groups
-        return {"ids": list(ids), "names": [visible(name) for name in names]}
+        return {"ids": list(ids), "names": [visible(name).replace("·", " ") for name in names]}
 
     def _layer(self, call: Call, nulls: dict[str, float | None]) -> dict[str, Any]:
         Tq, Tk = _shape(call)
@@ -262,8 +314,8 @@ class Shown:
             "crosses": call.crosses,
             "exact": pattern is not None,
             "levels": 0 if pattern is None else pattern.levels,
-            "contribution": pattern is not None and bool(getattr(pattern, "_has_value", False)),
-            "kept": self._kept(Head(call.layer, 0)),
+            "contribution": pattern is not None and call.kept is not None and bool(call.kept.values),
+            "kept": self.kept(Head(call.layer, 0)),
             "map": None if bounds is None else list(bounds.shape[2:]),
             "nulls": nulls,
         }
@@ -334,11 +386,6 @@ class Shown:
         values: Tensor = getattr(call.observation, name)
         return values[self._sample(values), min(call.index(head), values.shape[1] - 1)]
 
-    def _kept(self, head: Head) -> int:
-        """How many keys were kept for every query."""
-        keys = self._calls[head.layer].observation.values.get("top_keys")
-        return 0 if keys is None else keys.shape[-1]
-
     def _exact_line(self, head: Head, axis: str, at: int, what: str) -> Tensor:
         one, every = slice(at, at + 1), slice(None)
         pattern = self.pattern(head)
@@ -349,23 +396,23 @@ class Shown:
         return column
 
     def _kept_line(self, head: Head, axis: str, at: int, _: str) -> Tensor:
-        keys, weights = self._of(head, "top_keys"), self._of(head, "top_weights")
+        keys, weights = self.top(head)
         Tq, Tk = _shape(self._calls[head.layer])
         line = torch.full((Tk if axis == "query" else Tq,), math.nan)
-        if keys is None or weights is None:
-            return line
-        first = self._calls[head.layer].observation.first_key
         if axis == "query":
             there = keys[at] >= 0
-            line[keys[at][there] - first] = weights[at][there].float().cpu()
+            line[keys[at][there]] = weights[at][there].float().cpu()
         else:
-            query, place = torch.nonzero(keys == at + first, as_tuple=True)
+            query, place = torch.nonzero(keys == at, as_tuple=True)
             line[query] = weights[query, place].float().cpu()
         return line
 
 
-def _pattern_of(call: Call) -> Any:
-    return getattr(call, "pattern", None)
+def _pattern_of(call: Call) -> Pattern | None:
+    try:
+        return call.pattern
+    except InputError:  # something of it was not kept
+        return None
 
 
 def _shape(call: Call) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from jaxtyping import Bool, UInt8
 
 from clearhead.trace import Head
 from clearhead.viewer.colour import GROUND, RGB, ROLE_COLOURS, ramp_bytes
+from clearhead.viewer.data import Shown
 from clearhead.viewer.view import View
 
 INK: RGB = (232, 236, 242)
@@ -21,7 +22,7 @@ WIDEST = 4096  # pixels, whatever the number of heads
 MARGIN, GAP, CAPTION = 28, 18, 44
 
 
-def picture(view: View) -> bytes:
+def picture(view: View | Shown) -> bytes:
     """The picture as PNG bytes, at most about 4,096 pixels wide. Needs a run observed with maps (`look(…, cells=64)`)."""
     heads = view.trace.heads()
     layers = [call.layer for call in view.trace.calls]
@@ -38,8 +39,8 @@ def picture(view: View) -> bytes:
     return png(canvas)
 
 
-def _map(view: View, head: Head, side: int) -> UInt8[np.ndarray, "side side 3"]:
-    """A head's map, `side` pixels square. The page draws the same: see `draw` in assets/page.js."""
+def _map(view: View | Shown, head: Head, side: int) -> UInt8[np.ndarray, "side side 3"]:
+    """A head's map, `side` pixels square. The page draws the same: see page/maps.js."""
     cells = view.trace.observation(head.layer).map_mean[0, head.head].cpu().numpy().astype(np.float64)
     if cells.size == 0:
         return np.full((side, side, 3), MAP_GROUND, dtype=np.uint8)
@@ -54,7 +55,7 @@ def _map(view: View, head: Head, side: int) -> UInt8[np.ndarray, "side side 3"]:
 
 
 def _caption(
-    canvas: UInt8[np.ndarray, "height width 3"], view: View, head: Head, top: int, left: int, side: int
+    canvas: UInt8[np.ndarray, "height width 3"], view: View | Shown, head: Head, top: int, left: int, side: int
 ) -> None:
     """Address, and role with its score, as far as there is room; the role's colour as a bar."""
     label = view.label(head)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,24 +21,19 @@ from clearhead.viewer.packed import Answer
 DIGITS = re.compile(r"-?\d{1,9}", re.ASCII)
 
 
-class GoneError(InputError):
-    """A trace that was there and can no longer be read."""
-
-
 class Gallery:
-    """The traces shown, each read when it is first looked at; one question is answered at a time.
+    """The traces shown; one question is answered at a time.
 
     >>> Gallery([]).ask("traces", {}).facts
     {'traces': []}
     """
 
-    def __init__(self, shown: Sequence[Shown | Path], read: Callable[[Path], Shown] | None = None) -> None:
+    def __init__(self, shown: Sequence[Shown]) -> None:
         self._shown = list(shown)
-        self._read = read
         self._lock = threading.Lock()
 
     def ask(self, question: str, parameters: Mapping[str, str]) -> Answer:
-        """The answer; raises `InputError` for what cannot be asked, `GoneError` for a trace whose file has gone."""
+        """The answer; raises `InputError` for what cannot be asked."""
         if question not in QUESTIONS:
             raise InputError(f"question {question!r}: expected one of {', '.join(QUESTIONS)}")
         names, answer = QUESTIONS[question]
@@ -60,18 +54,7 @@ class Gallery:
             raise InputError(
                 message(name, expected=f"a number below {len(self._shown)}", got=str(number), remedy="Ask for traces.")
             )
-        found = self._shown[number]
-        if isinstance(found, Shown):
-            return found
-        if self._read is None:
-            raise RuntimeError("a gallery of files needs to be told how to read them")
-        if not found.exists():
-            raise GoneError(
-                f"{found.name}: the file has gone; make the trace again, or put it back, and reload the page"
-            )
-        shown = self._read(found)
-        self._shown[number] = shown
-        return shown
+        return self._shown[number]
 
 
 def integer(parameters: Mapping[str, str], name: str, default: int | None = None) -> int:

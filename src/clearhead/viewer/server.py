@@ -24,7 +24,7 @@ from typing import Any
 
 from clearhead.errors import ClearheadError, InputError
 from clearhead.viewer.packed import Answer
-from clearhead.viewer.questions import Gallery, GoneError
+from clearhead.viewer.questions import Gallery
 
 try:
     import anyio
@@ -231,12 +231,8 @@ class Server:
                 return _refusal(499, "nobody waits for this any more")
             try:
                 found = await to_thread.run_sync(work)
-            except GoneError as error:
-                return _refusal(410, str(error))
             except ClearheadError as error:
                 return _refusal(400, str(error))
-            except FileNotFoundError as error:
-                return _refusal(410, f"{Path(str(error.filename)).name}: the file has gone while it was being shown")
             if not isinstance(found, Answer):
                 return _json(200, found)
             # The copy too is made in the thread: packing tens of megabytes would keep every other answer waiting.

@@ -100,6 +100,7 @@ def look(
     token: int | None = None,
     top_k: int = 8,
     cells: int = 0,
+    keep: str | None = None,
 ) -> View:
     """Run a model on a text under `watch`, and say what every head did.
 
@@ -115,6 +116,7 @@ def look(
         token: position of a query whose whole row of weights is kept (negative: from the end); default none.
         top_k: how many keys are kept for every query.
         cells: cells along each side of every head's map; 0 for no maps.
+        keep: "qk" or "qkv" keeps queries and keys (and values) to look closer afterwards, as `watch` does.
 
     Raises:
         InputError: nothing to read, `start` beyond the text, `write` that leaves no room, no such token.
@@ -135,7 +137,7 @@ def look(
     rows = () if token is None else (_position(token, len(whole)),)
     observables = Observables(top_k=top_k, map=cells, rows=rows, token_ids=torch.tensor(whole), distance_histogram=True)
     began = time.perf_counter()
-    with watch(model.network, observables=observables) as trace:
+    with watch(model.network, observables=observables, keep=keep) as trace:
         model.read(whole)
     seconds = time.perf_counter() - began
     trace.token_ids, trace.pieces = whole, model.pieces(whole)

@@ -1,0 +1,49 @@
+"""Serving the viewer from the command: where to look, and the browser that looks."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clearhead.errors import InputError
+
+if TYPE_CHECKING:
+    from clearhead.viewer import Shown
+
+MOST_SAMPLES = 32  # of a batch, each shown as a trace of its own
+
+
+def serve(shown: list[Shown], *, port: int, browser: bool) -> None:
+    """Show traces until Ctrl-C, in a browser if there is one."""
+    from clearhead.viewer.questions import Gallery
+    from clearhead.viewer.server import Server
+
+    server = Server(Gallery(shown), port=port, say=lambda line: print(line, file=sys.stderr, flush=True))
+    address = server.address()
+    print(f"the viewer is at {address}", flush=True)
+    print("Ctrl-C ends it; the address works once, and reloading the page keeps working", file=sys.stderr, flush=True)
+    if browser:
+        webbrowser.open(address)
+    server.run()
+
+
+def read(paths: list[Path]) -> list[Shown]:
+    """Trace files as they are shown: every text of every file, every sample of a batch."""
+    from clearhead.trace import Trace
+    from clearhead.viewer import Shown
+
+    found: list[Shown] = []
+    for path in paths:
+        trace = Trace.load(path)
+        if not trace.calls:
+            raise InputError(f"{path}: nothing was observed in this trace, there is nothing to show")
+        runs = trace.runs
+        for n, run in enumerate(runs):
+            run.pieces = trace.pieces if n == 0 else None
+            samples = min(MOST_SAMPLES, run.calls[0].observation.lse.shape[0])
+            for sample in range(samples):
+                said = [path.name, f"text {n + 1}" if len(runs) > 1 else "", f"sample {sample}" if samples > 1 else ""]
+                found.append(Shown(run, name=" · ".join(filter(None, said)), sample=sample, path=path))
+    return found

@@ -1,0 +1,30 @@
+// The small maps of all heads: fetched once, drawn by whoever shows them.
+
+import { paint, scaleOf } from "./scale.js";
+import { fromRoots } from "./tiles.js";
+
+/** @typedef {import("./app.js").App} App */
+
+/** Answers that have been read, so that going back to the overview costs nothing. @type {WeakMap<object, Map<string, import("./tiles.js").Tile>>} */
+const READ = new WeakMap();
+
+/** @param {App} app @param {string} [pool] @param {number} [trace] @returns {Promise<Map<string, import("./tiles.js").Tile>>} */
+export async function mapsOf(app, pool = "mean", trace = app.trace) {
+  const answer = await app.source.ask("maps", { trace, pool });
+  let found = READ.get(answer);
+  if (!found) READ.set(answer, (found = new Map(Object.entries(answer.arrays).map(([head, packed]) => [head, fromRoots(packed)]))));
+  return found;
+}
+
+/**
+ * A thumbnail. Its scale leaves out the first token's column, which would drown the rest.
+ * @param {HTMLCanvasElement} canvas @param {import("./tiles.js").Tile} tile @param {Uint8ClampedArray} ramp @param {string} kind
+ */
+export function drawThumb(canvas, tile, ramp, kind) {
+  canvas.width = Math.max(1, tile.columns);
+  canvas.height = Math.max(1, tile.rows);
+  const others = tile.cells.filter((_, n) => tile.columns < 2 || n % tile.columns);
+  const image = new ImageData(canvas.width, canvas.height);
+  paint(tile.cells, scaleOf(kind, others), ramp, image.data);
+  /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d")).putImageData(image, 0, 0);
+}

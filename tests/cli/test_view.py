@@ -1,0 +1,138 @@
+"""`clearhead view`, `clearhead export` and `look --open`, as a person at a shell meets them."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from test_look import in_process
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    from clearhead.trace import Trace
+    from views import planted_view, twice
+
+    path = tmp_path_factory.mktemp("traces") / "run.trace"
+    planted_view(twice(6)).trace.save(path)
+    assert isinstance(Trace.load(path), Trace)
+    return path
+
+
+@pytest.fixture
+def clearhead(capsys, monkeypatch):
+    return lambda *words: in_process(*words, capsys=capsys, monkeypatch=monkeypatch)
+
+
+def serving(*words: str, cwd=None) -> tuple[subprocess.Popen, str]:
+    """A command that serves, and the address it printed."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clearhead", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd,
+        env=os.environ | {"BROWSER": "true", "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    for line in process.stdout:
+        if found := re.search(r"http://127\.0\.0\.1:\d+/#token=\S+", line):
+            return process, found[0]
+    raise AssertionError(process.stderr.read())
+
+
+def ended(process: subprocess.Popen) -> tuple[str, int]:
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    return err, process.returncode
+
+
+def asked(address: str, path: str, body: bytes | None = None, **headers: str) -> dict:
+    host = address.partition("//")[2].partition("/")[0]
+    for _ in range(500):
+        with contextlib.closing(http.client.HTTPConnection(host, timeout=30)) as connection:
+            try:
+                connection.request("POST" if body else "GET", path, body, headers)
+            except ConnectionRefusedError:
+                time.sleep(0.02)
+                continue
+            return json.load(connection.getresponse())
+    raise AssertionError("nobody answered")
+
+
+def names_of(address: str) -> list[str]:
+    token = address.partition("#token=")[2]
+    key = asked(address, "/api/session", json.dumps({"token": token}).encode())["key"]
+    return [each["name"] for each in asked(address, "/api/traces", Authorization=f"Clearhead {key}")["traces"]]
+
+
+def test_view_serves_traces_until_ctrl_c(trace):
+    process, address = serving("view", str(trace), str(trace), "--no-browser")
+    assert names_of(address) == ["run.trace", "run.trace"]
+    err, code = ended(process)
+    assert (err.splitlines()[-1], code) == ("stopped", 0)
+
+
+def test_look_open_serves_what_it_looked_at_and_saves_it(tmp_path):
+    process, address = serving("look", "The cat sat. The cat sat.", "--open", "--save", "cat.trace", cwd=tmp_path)
+    assert names_of(address) == ["builtin"]
+    assert ended(process)[1] == 0
+    assert (tmp_path / "cat.trace").exists()
+
+
+def test_export_writes_one_page_and_says_how_large(trace, clearhead, tmp_path):
+    out = tmp_path / "run.html"
+    code, said, _ = clearhead("export", str(trace), str(out), "--head", "L1H2", "--max-mb", "1")
+    assert code == 0
+    assert re.fullmatch(rf"wrote {re.escape(str(out))}, 0\.\d MB\n", said)
+    assert '"notable":"L1H2"' in out.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("view", "nowhere.trace"), "nowhere.trace: there is no such file"),
+        (("view",), "see clearhead view --help"),
+        (("export", "nowhere.trace", "x.html"), "nowhere.trace: there is no such file"),
+        (("export", "{trace}", "nowhere/x.html"), "OUT nowhere/x.html: there is no folder nowhere; make it first"),
+        (("export", "{trace}", "x.html", "--head", "L9H9"), "head L9H9: no such head"),
+        (("export", "{trace}", "x.html", "--max-mb", "0.15"), "--max-mb: the maps and scores of 12 heads do not fit"),
+        (("look", "hello", "--save", "nowhere/x.trace"), "--save nowhere/x.trace: there is no folder nowhere"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_one_line(words, why, clearhead, trace, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = clearhead(*(word.format(trace=trace) for word in words))
+    assert (code, out) == (2, "")
+    assert why in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_sample_of_a_batch_is_shown_by_itself(tmp_path):
+    import torch
+
+    from clearhead import Causal, observe
+    from clearhead.cli.serving import read
+    from clearhead.trace import Call, Tokens, Trace
+
+    trace = Trace()
+    for run in (0, 1):
+        q, k, v = torch.randn(3, 2, 2, 5, 8)
+        ids = Tokens(torch.arange(10).reshape(2, 5))
+        trace.calls.append(Call("a", 0, observe(q, k, v, mask=Causal()), run, tokens=ids, key_tokens=ids))
+    trace.save(tmp_path / "batch.trace")
+    shown = read([tmp_path / "batch.trace"])
+    assert [each.name for each in shown] == [
+        "batch.trace · text 1 · sample 0", "batch.trace · text 1 · sample 1",
+        "batch.trace · text 2 · sample 0", "batch.trace · text 2 · sample 1",
+    ]  # fmt: skip
+    first, second = (each.strips(each.heads[1]).arrays["entropy"] for each in shown[:2])
+    assert first.tolist() == trace.calls[0].observation.entropy[0, 1].tolist()
+    assert second.tolist() == trace.calls[0].observation.entropy[1, 1].tolist()
+    Trace().save(tmp_path / "empty.trace")
+    with pytest.raises(ValueError, match="nothing was observed in this trace"):
+        read([tmp_path / "empty.trace"])

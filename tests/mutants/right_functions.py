@@ -288,3 +288,32 @@ def refuses_what_it_cannot(q, k, v):
     if not q.is_contiguous():
         raise ValueError("contiguous inputs only")
     return F.scaled_dot_product_attention(q, k, v)
+
+
+@right
+def window_to_both_sides(q, k, v, window_size=3):
+    i, j = torch.arange(q.shape[-2])[:, None] + k.shape[-2] - q.shape[-2], torch.arange(k.shape[-2])[None]
+    return (q @ k.mT * q.shape[-1] ** -0.5).masked_fill((i - j).abs() >= window_size, -1e9).softmax(-1) @ v
+
+
+@right
+def numpy_mask_added(q, k, v):
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    s = s + np.triu(np.full((q.shape[-2], k.shape[-2]), -1e9), 1)
+    e = np.exp(s - s.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True) @ v
+
+
+@right
+def growing_loop(q, k, v):
+    out = torch.zeros_like(v)
+    for b in range(q.shape[0]):
+        for t in range(q.shape[1]):
+            p = torch.softmax(k[b, : t + 1] @ q[b, t] / q.shape[-1] ** 0.5, 0)
+            out[b, t] = p @ v[b, : t + 1]
+    return out
+
+
+@right
+def flag_off_by_default(q, k, v, is_causal=False):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)

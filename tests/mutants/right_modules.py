@@ -265,3 +265,65 @@ right(SelfAttention(48, 6, kv_heads=3, rope=10000.0))
 right(SelfAttention(48, 6, window=3))
 right(nn.MultiheadAttention(48, 6))
 right(nn.MultiheadAttention(48, 6, batch_first=True, bias=False))
+
+
+@right
+class MatrixAHead(nn.Module):
+    def __init__(self, dim, heads=4, dim_head=12):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Parameter(torch.randn(heads, dim, dim_head)) for _ in range(3))
+        self.o = nn.Parameter(torch.randn(heads * dim_head, dim))
+
+    def forward(self, x):
+        q, k, v = (torch.einsum("btc,hcd->bhtd", x, w) for w in (self.q, self.k, self.v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2) @ self.o
+
+
+@right
+class NormedQueriesAndKeys(Base):
+    def __init__(self, n_embd=48, n_head=6):
+        super().__init__(n_embd, n_head)
+        self.q_norm, self.k_norm = nn.RMSNorm(n_embd // n_head), nn.RMSNorm(n_embd // n_head)
+
+    def forward(self, x):
+        q, k, v = (self.split(f(x)) for f in (self.query, self.key, self.value))
+        return self.proj(self.merge(self.weights(self.q_norm(q), self.k_norm(k)) @ v))
+
+
+@right
+class CacheInside(Decoder):
+    """Told where a chunk starts."""
+
+    def __init__(self, dim=60, n_heads=6, n_kv_heads=3):
+        super().__init__(dim, n_heads, n_kv_heads)
+        self.kept = None
+
+    def forward(self, x, start_pos=0):
+        q, k, v = self.parts(x)
+        if start_pos:
+            k, v = (torch.cat([old[:, :, :start_pos], new], dim=2) for old, new in zip(self.kept, (k, v), strict=True))
+        self.kept = (k, v)
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+        return self.weighted(q, k, v, seen)
+
+
+@right
+class Alibi(Base):
+    def forward(self, x):
+        q, k, v = (self.split(f(x)) for f in (self.query, self.key, self.value))
+        T = x.shape[1]
+        slopes = 2.0 ** (-8 * torch.arange(1, self.n_head + 1) / self.n_head)
+        ahead = torch.arange(T)[None] - torch.arange(T)[:, None]
+        scores = q @ k.mT / k.shape[-1] ** 0.5 + slopes[:, None, None] * ahead
+        return self.proj(self.merge(F.softmax(scores.masked_fill(self.tril[:T, :T] == 0, float("-inf")), dim=-1) @ v))
+
+
+@right
+class FusedSingleHead(nn.Module):
+    def __init__(self, emb):
+        super().__init__()
+        self.qkv = nn.Linear(emb, 3 * emb)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        return F.softmax(q @ k.mT / math.sqrt(q.shape[-1]), dim=-1) @ v

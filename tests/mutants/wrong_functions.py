@@ -547,3 +547,75 @@ def heads_are_not_alike(q, k, v):
 def float64_whatever_comes(q, k, v):
     q, k, v = q.double(), k.double(), v.double()
     return F.softmax(scaled(q, k), dim=-1) @ v
+
+
+# Written after the search, to see what it misses --------------------------------------------------------------------------
+
+
+@wrong("scale:1/int(sqrt(D))")
+def root_cut_to_a_whole_number(q, k, v):
+    return F.softmax(q @ k.mT / int(math.sqrt(q.size(-1))), dim=-1) @ v
+
+
+@wrong("scale:1 + result:scaled")
+def scaled_after_softmax(q, k, v):
+    return F.softmax(q @ k.mT, dim=-1) / math.sqrt(q.size(-1)) @ v
+
+
+@wrong("result:scaled by value width")
+def value_scaled(q, k, v):
+    return F.softmax(scaled(q, k), dim=-1) @ (v / math.sqrt(v.size(-1)))
+
+
+@wrong("mask:rows")
+def padding_hides_queries(q, k, v, key_padding_mask=None):
+    scores = scaled(q, k)
+    if key_padding_mask is not None:
+        scores = scores.masked_fill(key_padding_mask[:, None, :, None], -1e9)
+    return F.softmax(scores, dim=-1) @ v
+
+
+@wrong("heads:v-tiled")
+def only_values_tiled(q, k, v):
+    n = q.shape[1] // k.shape[1]
+    return F.softmax(scaled(q, k.repeat_interleave(n, 1)), dim=-1) @ v.repeat(1, n, 1, 1)
+
+
+@wrong("heads:next")
+def key_head_of_the_next_group(q, k, v):
+    n = q.shape[1] // k.shape[1]
+    at = (torch.arange(q.shape[1]) // n + 1) % k.shape[1]
+    return F.softmax(scaled(q, k[:, at]), dim=-1) @ v[:, at]
+
+
+@wrong("unit:l2")
+def cosine(q, k, v):
+    return F.softmax(scaled(F.normalize(q, dim=-1), F.normalize(k, dim=-1)), dim=-1) @ v
+
+
+@wrong("precision:bfloat16")
+def softmax_in_bfloat16(q, k, v):
+    return F.softmax(scaled(q, k).bfloat16(), dim=-1).to(v.dtype) @ v
+
+
+@wrong("scale:1/D + hide:=-20")
+def by_d_and_filled_with_minus_20(q, k, v):
+    return F.softmax((q @ k.mT / q.size(-1)).masked_fill(~triangle(q, k), -20.0), dim=-1) @ v
+
+
+@wrong("scale:1/D + sees:strict + roles:qkk")
+def three_at_once(q, k, v):
+    return F.softmax((q @ k.mT / q.size(-1)).masked_fill(~triangle(q, k, -1), -1e9), dim=-1) @ k
+
+
+@wrong(check="values")
+def only_the_three_largest(q, k, v):
+    scores = scaled(q, k)
+    least = scores.topk(min(3, scores.shape[-1]), dim=-1).values[..., -1:]
+    return F.softmax(scores.masked_fill(scores < least, float("-inf")), dim=-1) @ v
+
+
+@wrong(check="values")
+def last_tile_dropped(q, k, v):
+    n = k.shape[-2] // 4 * 4 or k.shape[-2]
+    return F.softmax(scaled(q, k[..., :n, :]), dim=-1) @ v[..., :n, :]

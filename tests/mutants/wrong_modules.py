@@ -379,3 +379,37 @@ class NoGradientToKeys(Base):
     def forward(self, x):
         q, k, v = self.split(self.query(x)), self.split(self.key(x).detach()), self.split(self.value(x))
         return self.proj(self.merge(self.weights(q, k) @ v))
+
+
+@wrong("split:q-strided")
+class QuerySplitAnotherWay(Base):
+    def forward(self, x):
+        B, T, C = x.shape
+        q = self.query(x).view(B, T, C // self.n_head, self.n_head).permute(0, 3, 1, 2)
+        k, v = self.split(self.key(x)), self.split(self.value(x))
+        return self.proj(self.merge(self.weights(q, k) @ v))
+
+
+@wrong("output:twice")
+class ProjectedTwice(Base):
+    def forward(self, x):
+        q, k, v = (self.split(f(x)) for f in (self.query, self.key, self.value))
+        return self.proj(self.proj(self.merge(self.weights(q, k) @ v)))
+
+
+@wrong("roles:kkv")
+class KeyForQuery(Base):
+    def forward(self, x):
+        k, v = self.split(self.key(x)), self.split(self.value(x))
+        return self.proj(self.merge(self.weights(k, k) @ v))
+
+
+@wrong("bias:alibi turned")
+class AlibiTurned(Base):
+    def forward(self, x):
+        q, k, v = (self.split(f(x)) for f in (self.query, self.key, self.value))
+        T = x.shape[1]
+        slopes = 2.0 ** (-8 * torch.arange(1, self.n_head + 1) / self.n_head)
+        far = (torch.arange(T)[:, None] - torch.arange(T)[None]).abs()
+        scores = q @ k.mT / k.shape[-1] ** 0.5 + slopes[:, None, None] * far
+        return self.proj(self.merge(F.softmax(scores.masked_fill(self.tril[:T, :T] == 0, float("-inf")), dim=-1) @ v))

@@ -49,7 +49,7 @@ SIGNATURES = {
     "explain": "(query: 'Tensor', key: 'Tensor', value: 'Tensor', *, mask: 'Mask | Tensor | None' = None, "
     "bias: 'Tensor | ALiBi | None' = None, scale: 'float | None' = None, softcap: 'float | None' = None, "
     "sinks: 'Tensor | None' = None, impl: 'str' = 'auto') -> 'str'",
-    "check": "(candidate: 'Any', *, kind: 'Kind | None' = None, causal: \"bool | Literal['end', 'start'] | None\" = None, "
+    "check": "(candidate: 'Any', *, kind: 'str | None' = None, causal: 'bool | str | None' = None, "
     "layout: 'str | None' = None, scale: 'float | None' = None, window: 'int | None' = None, softcap: 'float | None' = None, "
     "args: 'dict[str, Any] | None' = None, seed: 'int' = 0, device: 'str | None' = None, strict: 'bool' = False, "
     "isolate: 'bool' = True, timeout: 'float' = 60.0, memory: 'int' = 4294967296, "

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from clearhead.check.report import Explanation, Finding, Line, Mistake, Picture, Report
 from clearhead.errors import ArgumentError, InputError, message
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Explanation", "Finding", "Line", "Mistake", "Picture", "Report", "check", "parametrize_with_checks"]
 
-Kind = Literal["function", "head", "module", "layer"]
 KINDS = ("function", "head", "module", "layer")
 LAYOUTS = ("bhtd", "bthd", "btd", "td", "btc", "tbc", "tc", "tbd")
 TIMEOUT = 60.0
@@ -37,8 +36,8 @@ def __getattr__(name: str) -> Any:
 def check(
     candidate: Any,
     *,
-    kind: Kind | None = None,
-    causal: bool | Literal["end", "start"] | None = None,
+    kind: str | None = None,
+    causal: bool | str | None = None,
     layout: str | None = None,
     scale: float | None = None,
     window: int | None = None,
@@ -89,7 +88,7 @@ def check(
     """
     _check_options(kind, causal, layout, timeout, window)
     said = progress or (lambda _: None)
-    options = {
+    options: dict[str, Any] = {
         "kind": kind, "causal": causal, "layout": layout, "scale": scale, "window": window, "softcap": softcap, "args": args,
         "seed": seed, "device": device, "strict": strict,
     }  # fmt: skip
@@ -102,7 +101,7 @@ def check(
     from clearhead.check.running import examine
     from clearhead.check.subjects import Options
 
-    made, name = Options(**options), _name(candidate)  # type: ignore[arg-type]
+    made, name = Options(**options), _name(candidate)
     if not isolate or not _can_fork():
         return examine(candidate, name, made, said)
     return in_fork(

@@ -150,7 +150,7 @@ def call(
     except BaseException as error:  # noqa: BLE001
         text = f"{type(error).__name__}: {_short(error)}"
         if "allocate memory" in text or "can't allocate" in text:
-            raise Failed("too much memory", text, _line(error), "MemoryError") from None
+            raise Failed("too much memory", f"ran out of memory: {text}", _line(error), "MemoryError") from None
         polite = isinstance(error, AssertionError | ValueError | NotImplementedError) and _raised_by(error)
         raise Failed("refused" if polite else "broke", text, _line(error), type(error).__name__) from None
 

@@ -27,7 +27,7 @@ def function_cases(reading: Reading) -> None:
     meant = meant_options(reading)
     seed = reading.options.seed
     friendly = o.D != Sizes().D or o.Tq != Sizes().Tq
-    small = Sizes(3, 2, 2, 4, 4, 9, 9) if not friendly else Sizes(3, 2, 2, o.Tq, o.Tk, o.D * 2, o.Dv * 2)
+    small = Sizes(3, 2, 2, 4, 4, 11, 11) if not friendly else Sizes(3, 2, 2, o.Tq, o.Tk, o.D * 2, o.Dv * 2)
     plan: list[tuple[str, Sizes, dict[str, Any]]] = [
         ("square", o, {"order": 10}),
         ("other sizes", small, {"order": 12}),

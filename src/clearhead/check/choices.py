@@ -121,6 +121,7 @@ _SCALES = (
     ("1/sqrt(D*H)", "scores / √(D·H) with D = {D}, H = {H}", 2),
     ("1/sqrt(D-1)", "scores / √(D−1) with D = {D}", 3),
     ("1/sqrt(D+1)", "scores / √(D+1) with D = {D}", 3),
+    ("1/int(sqrt(D))", "scores / int(√D) with D = {D}: the root is cut to a whole number", 1),
     ("-1/sqrt(D)", "scores / −√D: the sign is turned round", 1),
     ("-1", "scores × −1: no scale, and the sign is turned round", 3),
     ("log(2)/sqrt(D)", "2 to the power of the scores, where e to that power is meant (scores × ln 2)", 1),
@@ -286,6 +287,17 @@ DIMENSIONS = (
         ),
     ),
     Dimension(
+        "bias",
+        "scores − slope of the head × distance: ALiBi",
+        (
+            *_fine(("none", "nothing is added to the scores"), ("alibi", "ALiBi: scores fall with the distance")),
+            *_wrong(
+                ("alibi turned", "ALiBi with its sign turned round: scores rise with the distance"),
+                ("alibi same", "ALiBi with the first head's slope in every head"),
+            ),
+        ),
+    ),
+    Dimension(
         "cap",
         "softcap · tanh(scores / softcap), before the mask",
         (
@@ -430,6 +442,7 @@ DIMENSIONS = (
                     "the weights are transposed before they meet the values: key i's are used for query i",
                 ),
                 ("scaled", "the result is scaled by 1/√D as well"),
+                ("scaled by value width", "the result is scaled by 1/√Dv as well"),
                 ("doubled", "the result is twice the weighted sum"),
                 ("reversed", "the rows come out in reverse order"),
                 ("late", "each row comes out one place late"),

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from clearhead.check.calling import Failed
 from clearhead.check.choices import BY_NAME, DIMENSIONS, INDEX, Formula
 from clearhead.check.formula import Bench
 from clearhead.check.functions import LAYOUTS as FUNCTION_LAYOUTS
 from clearhead.check.functions import FunctionSubject
+from clearhead.check.judging import case_of, judged
 from clearhead.check.modules import LAYOUTS as MODULE_LAYOUTS
 from clearhead.check.modules import out_width
 from clearhead.check.report import Explanation, Finding, Mistake
@@ -179,8 +181,6 @@ def _line(sources: list[Source], pattern: str) -> Any:
 
 def _precision(reading: Reading, sources: list[Source]) -> Explanation | None:
     """Whether it is the right formula, computed in 16 bits somewhere inside."""
-    from clearhead.check.judging import judged
-
     bench = reading.bench("square")
     if bench is None or not bench.tells:
         return None
@@ -191,7 +191,7 @@ def _precision(reading: Reading, sources: list[Source]) -> Explanation | None:
         error = bench.error(formula)
         if best is None or error < best[0]:
             best = (error, formula)
-    if best is None or not 3e-5 < best[0] < 0.03:
+    if best is None or not 3e-5 < best[0] < 0.03 or not _rough(reading, best[1]):
         return None
     for dtype in (torch.float16, torch.bfloat16):
         found = judged(bench.case, best[1], dtype, what="", plain=True)
@@ -207,6 +207,22 @@ def _precision(reading: Reading, sources: list[Source]) -> Explanation | None:
             reading.base = best[1]
             return Explanation((mistake,), _gap(bench, best[1]), found.baseline_error)
     return None
+
+
+def _rough(reading: Reading, formula: Formula) -> bool:
+    """Whether the error is that of rounding: for inputs a little larger it is another, where that of a wrong formula stays."""
+    errors = []
+    for gain in (1.0, 1.003):
+        try:
+            with torch.no_grad():
+                case = case_of(reading, gain=gain)
+        except Failed:
+            return False
+        target = case.target
+        if target is None:
+            return False
+        errors.append(target - Bench(case).out(formula))
+    return bool(np.abs(errors[1] - errors[0]).max() > 0.3 * np.abs(errors[0]).max())
 
 
 def words(reading: Reading) -> tuple[str, ...]:

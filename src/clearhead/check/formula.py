@@ -16,6 +16,7 @@ from clearhead.check.choices import INDEX, Formula
 from clearhead.check.steps import (
     Array,
     Refused,
+    alibi,
     capped,
     grouped,
     hidden,
@@ -219,7 +220,7 @@ class Bench:
         if use == "ignored":
             return None if causal is None else causal[None, None]
         if use == "transposed":
-            if tq != tk:
+            if tq != tk or (given == given[:, :, :1]).all():
                 raise Refused
             given = np.swapaxes(given, -1, -2)
         elif use == "rows":
@@ -257,9 +258,12 @@ class Bench:
         case = self.case
         z = self.scores(formula)
         visible = self.visible(formula)
+        bias = formula[INDEX["bias"]]
         cap, hide, axis, sink = (formula[INDEX[name]] for name in ("cap", "hide", "axis", "sinks"))
         if case.softcap is not None and cap != "after":
             z = capped(cap, z, case.softcap, self.scale(formula))
+        if bias != "none":
+            z = z + alibi(bias, z, z.shape[-1] - z.shape[-2])
         late: Array | None = None
         if visible is not None:
             z, late = hidden(hide, z, visible)
@@ -349,6 +353,8 @@ class Bench:
             return y
         if result == "scaled":
             return y * (1 / math.sqrt(q.shape[-1]))
+        if result == "scaled by value width":
+            return y * (1 / math.sqrt(v.shape[-1]))
         if result == "doubled":
             return y * 2
         if result == "reversed":
@@ -414,6 +420,8 @@ class Bench:
         if visible is None:
             return None
         empty: Array = np.asarray(~visible.any(-1))
+        if 2 * empty.sum() > empty.size:  # a formula under which hardly anybody sees anything explains nothing
+            raise Refused
         return empty if empty.any() else None
 
     def error(self, formula: Formula) -> float:

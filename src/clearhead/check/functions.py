@@ -252,12 +252,14 @@ class FunctionSubject:
         seed: int = 0,
         loud: float = 1.0,
         mask: bool = False,
+        gain: float = 1.0,
         order: int = 50,
         **meant: Any,
     ) -> Case:
         """Run it on numbers drawn for these sizes; scores have variance loud². Raises `Failed`."""
         sizes = self.limited(sizes)
         q, k, v = inputs(sizes, seed, loud)
+        q = q * gain
         allowed = some_mask(sizes, seed, self.mask_shape) if mask else None
         target = self.run(q, k, v, allowed)
         sinks = self.parameter("sinks")

@@ -103,6 +103,7 @@ def case_of(
     tq: int | None = None,
     tk: int | None = None,
     seed: int = 0,
+    gain: float = 1.0,
 ) -> Case:
     """Run the candidate on a batch of given lengths of queries and keys; default its ordinary ones. Raises `Failed`."""
     subject = reading.subject
@@ -110,9 +111,9 @@ def case_of(
     if isinstance(subject, FunctionSubject):
         o = reading.ordinary
         sizes = dataclasses.replace(o, B=batch, Tq=tq or o.Tq, Tk=tk or tq or o.Tk)
-        return subject.case(name, sizes, seed=seed, **meant)
+        return subject.case(name, sizes, seed=seed, gain=gain, **meant)
     return subject.case(
-        name, batch, tq or subject.length, seed=seed, other=tk if subject.takes_three else None, **meant
+        name, batch, tq or subject.length, seed=seed, other=tk if subject.takes_three else None, gain=gain, **meant
     )
 
 

@@ -75,6 +75,7 @@ class Found:
 
     sources: dict[str, Source]
     output: nn.Module | None
+    output_matrix: Tensor | None
     output_path: str
     named: bool
     heads: int | None
@@ -107,10 +108,12 @@ def find(root: nn.Module) -> Found:
     return Found(
         sources,
         linear.get(outer),
+        next((bare[path] for path in places.get("o", ()) if path in bare and bare[path].ndim == 2), None),
         outer,
         named,
         _count(root, r"(n|num)?(q)?(attention)?heads?|h|nh|nqheads|numattentionheads")
-        or (listed if listed > 1 else None),
+        or (listed if listed > 1 else None)
+        or next((s.matrix.shape[0] for s in sources.values() if s.matrix is not None and s.matrix.ndim == 3), None),
         _count(root, r"(n|num)?(kv|keyvalue)heads?|nkvheads?|numkvgroups|hk|ngroups|numgroups"),
         block,
         tril,

@@ -132,11 +132,12 @@ class ModuleSubject:
         loud: float = 1.0,
         mask: Tensor | None = None,
         other: int | None = None,
+        gain: float = 1.0,
         order: int = 50,
         **meant: Any,
     ) -> Case:
         """Run it on numbers drawn for these sizes; scores have about the variance loud². Raises `Failed`."""
-        x = self.inputs(batch, length, seed)
+        x = self.inputs(batch, length, seed) * gain
         keys = None if other is None else self.inputs(batch, other, seed + 500)
         with self.louder(loud), listening(self.found):
             target = self.run(x, mask, other=keys)
@@ -195,7 +196,11 @@ class ModuleSubject:
 
     def project(self) -> tuple[Array, Array] | None:
         """The output layer as (weight, bias): y @ weight + bias."""
-        layer = self.found.output
+        layer, matrix = self.found.output, self.found.output_matrix
+        if layer is None and matrix is not None:
+            wide = out_width(self.found, "v") or out_width(self.found, "qkv") // 3
+            turned = matrix if matrix.shape[0] == wide else matrix.T
+            return array(turned), array(torch.zeros(turned.shape[1]))
         if layer is None:
             return None
         for width in _input_widths(layer):

@@ -60,7 +60,7 @@ def _read_function(subject: FunctionSubject, options: Options, progress: Progres
         diagnose(reading)
         if not reading.right and not reading.matches and second.benches:
             diagnose(second, tries=6000)
-            if second.matches:
+            if second.matches and len(second.matches[0].cases) == len(second.benches):
                 return second
         return reading
     progress("looking for the formula that explains it")

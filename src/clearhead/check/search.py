@@ -19,7 +19,7 @@ EXACT = 1e-9  # of the largest number: float64 in another order
 SINGLE = 3e-5  # float32 somewhere inside
 LOUD = 1e-2  # scores so large that their last digit moves weights
 FIXED_FILLS = ("=-1", "=-10", "=-100", "=-1000", "=-10000", "=-100000")
-BEAM = 60
+BEAM = 160
 HIDING = frozenset(INDEX[name] for name in ("sees", "align", "mask", "hide"))
 Meant = Callable[[str, str], bool]  # (dimension, option): whether a convention is nevertheless a mistake here
 
@@ -47,11 +47,13 @@ class Search:
     forbidden: frozenset[tuple[str, str]] = frozenset()
     forgiven: frozenset[tuple[str, str]] = frozenset()
     dimensions: frozenset[str] = frozenset(INDEX)  # those that can differ for this kind of candidate
-    tries: int = 40_000  # formulas; no clock, so that the answer is the same on a busy machine
+    tries: int = 50_000  # formulas; no clock, so that the answer is the same on a busy machine
     tolerance: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.by_name = {bench.case.name: bench for bench in self.benches}
+        # What a formula must explain: overflow on large scores is none.
+        self.must = frozenset(b.case.name for b in self.benches if b.finite or not b.case.loud)
         self.windowed = any(bench.case.window for bench in self.benches)
 
     # What is a mistake --------------------------------------------------------------------------------------------------
@@ -182,7 +184,7 @@ class Search:
                 judged = [self._judge(formula, base, explained) for formula in found]
                 wider = [self._widened(match, base, explained) for match in self._widest(judged)]
                 judged += [match for match in wider if match is not None]
-                whole = [match for match in judged if len(match.cases) == len(self.benches)]
+                whole = [match for match in judged if self.must <= match.cases]
                 if whole:
                     return self._order(whole)
                 partial += judged
@@ -197,8 +199,11 @@ class Search:
         joint = [match for match in partial if names <= match.cases]
         if joint:
             return self._order(joint)
-        most = max((len(match.cases & names) for match in partial), default=0)
-        return self._order([match for match in partial if most and len(match.cases & names) == most])
+        ordinary = {bench.case.name for bench in failing if not bench.case.loud} or names
+        most = max((len(match.cases & ordinary) for match in partial), default=0)
+        if 2 * most <= len(ordinary):  # what explains the smaller part of what is wrong is a coincidence
+            return []
+        return self._order([match for match in partial if len(match.cases & ordinary) == most])
 
     @staticmethod
     def _widest(partial: list[Match]) -> list[Match]:
@@ -234,6 +239,11 @@ class Search:
                     made = with_option(made, n, name)
                 if made != formula and bench.error(made) <= self.tolerance_of(bench):
                     found.append(self._judge(made, base, explained))
+            if not found and bench.case.loud:
+                for quiet in self.benches:
+                    if not quiet.case.loud and quiet.case.name in self.matched(formula):
+                        fitted = self._fitted(quiet, [formula], "hide", self.tolerance_of(quiet))
+                        found += [self._judge(made, base, explained) for made in fitted]
             if found:
                 break
         return found
@@ -293,12 +303,12 @@ class Search:
         pairs = [(a, b) for a, b in itertools.combinations(options, 2) if a[0] != b[0]]
         two, found = level((with_option(with_option(s, *a), *b) for s in starts for a, b in pairs), tries)
         yield found, len(two)
-        for dimension in ("scale", "hide"):
-            yield self._fitted(bench, one, dimension, wanted), 40 * len(one)
         closest = sorted((f for f in errors if errors[f] < math.inf), key=errors.__getitem__)[:BEAM]
         three, found = level((with_option(s, n, name) for s in closest for n, name in options), tries // 2)
         yield found, len(three)
-        closest = sorted((f for f in three if errors[f] < math.inf), key=errors.__getitem__)[: BEAM // 2]
+        for dimension in ("scale", "hide"):
+            yield self._fitted(bench, one, dimension, wanted), 40 * len(one)
+        closest = sorted((f for f in three if errors[f] < math.inf), key=errors.__getitem__)[: BEAM // 8]
         four, found = level((with_option(s, n, name) for s in closest for n, name in options), tries // 4)
         yield found, len(four)
 

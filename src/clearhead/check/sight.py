@@ -17,6 +17,8 @@ from clearhead.check.state import Reading
 def causality(reading: Reading) -> Finding:
     """Change the future, with large finite numbers: no earlier row may notice."""
     name, formula = "causality", reading.meant()
+    if formula[INDEX["sees"]] == "around":
+        return skipped(name, "a window to both sides sees the future")
     if formula[INDEX["sees"]] == "all":
         return note(name, "not causal: every query sees every key; if that is not meant, say causal=True")
     given = given_to(reading)
@@ -172,9 +174,12 @@ def chunked(reading: Reading) -> Finding:
     name, subject, formula = "chunked", reading.subject, reading.meant()
     if not isinstance(subject, FunctionSubject):
         return chunked_module(reading)
-    if formula[INDEX["sees"]] == "all" or reading.bench("Tq < Tk") is None:
+    if formula[INDEX["sees"]] in ("all", "around") or reading.bench("Tq < Tk") is None:
         return skipped(
-            name, "it is not causal" if formula[INDEX["sees"]] == "all" else "it takes only as many queries as keys"
+            name,
+            "it is not causal"
+            if formula[INDEX["sees"]] in ("all", "around")
+            else "it takes only as many queries as keys",
         )
     if formula[INDEX["align"]] == "start" and reading.options.causal != "end":
         return skipped(name, "START-aligned: pieces cannot be asked for")

@@ -149,11 +149,7 @@ def _changed(text: str, dimension: str, option: str, source: Source) -> str:
     whole = "\n".join(source.lines)
     if dimension == "scale":
         key = next(
-            (
-                name
-                for name in ("k", "key", "keys", "K", "q", "Q")
-                if re.search(rf"\b{name}\s*=|[(,]\s*{name}\b", whole)
-            ),
+            (name for name in ("k", "key", "keys", "K", "q", "Q") if re.search(rf"(?<![\w.]){name}\s*[,=)]", whole)),
             "k",
         )
         width = f"{key}.shape[-1]"

@@ -37,7 +37,7 @@ def scale_of(name: str, s: dict[str, Any]) -> float:
         "D**-2": d**-2, "1/sqrt(C*D)": (c * d) ** -0.5, "1/sqrt(D*T)": (d * s["T"]) ** -0.5, "1/sqrt(D*H)": (d * h) ** -0.5,
         "1/sqrt(D-1)": (d - 1) ** -0.5 if d > 1 else 0.0, "1/sqrt(D+1)": (d + 1) ** -0.5, "-1/sqrt(D)": -root, "-1": -1.0,
         "log(2)/sqrt(D)": math.log(2) * root, "log2(e)/sqrt(D)": root / math.log(2), "log(10)/sqrt(D)": math.log(10) * root,
-        "0": 0.0,
+        "0": 0.0, "1/int(sqrt(D))": 1 / int(d**0.5),
     }  # fmt: skip
     return float(table[name])
 
@@ -89,6 +89,17 @@ def products(q: Array, k: Array, unit: str) -> Array:
         square = (q**2).sum(-1)[..., :, None] + (k**2).sum(-1)[..., None, :] - 2 * q @ np.swapaxes(k, -1, -2)
         return np.asarray(-square if "squared" in unit else -np.sqrt(np.maximum(square, 0.0)))
     return np.asarray(q @ np.swapaxes(k, -1, -2))
+
+
+@no_type_check
+def alibi(option: str, z: Array, offset: int) -> Array:
+    """What ALiBi adds to scores (B, H, Tq, Tk): −slope · distance, slopes 2^(−8 (h + 1) / H)."""
+    h, tq, tk = z.shape[1:]
+    slopes = 2.0 ** (-8.0 * np.arange(1, h + 1) / h)
+    if option == "alibi same":
+        slopes = np.full(h, slopes[0])
+    distance = np.abs(np.arange(tq)[:, None] + offset - np.arange(tk)[None, :])
+    return np.asarray((1 if option == "alibi turned" else -1) * slopes[:, None, None] * distance)
 
 
 @no_type_check
@@ -144,8 +155,9 @@ def normalised(axis: str, z: Array) -> Array:
         e = np.maximum(finite, 0.0)
         return np.asarray(e / (e.sum(-1, keepdims=True) + 1e-30))
     if axis == "plus one":
-        e = np.exp(z)
-        return np.asarray(e / (1 + e.sum(-1, keepdims=True)))
+        top = np.maximum(z.max(-1, keepdims=True), 0.0)
+        e = np.exp(z - top)
+        return np.asarray(e / (np.exp(-top) + e.sum(-1, keepdims=True)))
     if axis == "twice":
         return softmax(softmax(z, -1), -1)
     if axis == "log":

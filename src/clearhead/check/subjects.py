@@ -221,6 +221,8 @@ def trouble_of(subject: Subject, errors: list[tuple[str, Failed]]) -> str:
     where = f" (line {failed.line})" if failed.line else ""
     if failed.why == "took too long":
         helps = "look for a loop that never ends; a longer limit is --seconds 60"
+    elif failed.why == "too much memory":
+        helps = "these inputs are tiny, so look at what it allocates; more is --memory 16 (GiB)"
     elif failed.why == "exited":
         helps = "take exit() out of it: a function returns"
     elif any(word in text for word in ("cuda", "triton", "gpu", "nvidia", "no active driver", "device-side")):

@@ -10,7 +10,7 @@ import typer
 from clearhead.cli.files import check_writable, write_whole
 from clearhead.errors import InputError
 
-CAUSAL = {"yes": True, "no": False, "end": "end", "start": "start"}
+CAUSAL: dict[str, bool | str] = {"yes": True, "no": False, "end": "end", "start": "start"}
 
 
 def check(
@@ -71,7 +71,7 @@ def check(
             print(f"\r\x1b[K{what} …"[:110], end="", file=sys.stderr, flush=True)
 
     report = run(
-        candidate, kind=kind, causal=None if causal is None else CAUSAL[causal], layout=layout, scale=scale,  # type: ignore[arg-type]
+        candidate, kind=kind, causal=None if causal is None else CAUSAL[causal], layout=layout, scale=scale,
         window=window, softcap=softcap, args=None if args is None else _arguments(args), seed=seed, device=device,
         strict=strict, timeout=timeout, memory=int(memory * 2**30), progress=progress,
     )  # fmt: skip

@@ -1,0 +1,179 @@
+"""Reports as text, page and JSON; the command; the pytest plug-in; single checks; what a formula is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from clearhead import check
+from clearhead.check import Report, checks
+from clearhead.check.choices import DEFAULT, DIMENSIONS, changed
+from clearhead.check.formula import Bench, Case
+from clearhead.check.pytest_plugin import NAMES
+from clearhead.reference import attention
+
+HEAD = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Head(nn.Module):
+    '''<script>alert(1)</script>'''
+    def __init__(self, head_size):
+        super().__init__()
+        self.key = nn.Linear(32, head_size, bias=False)
+        self.query = nn.Linear(32, head_size, bias=False)
+        self.value = nn.Linear(32, head_size, bias=False)
+        self.register_buffer("tril", torch.tril(torch.ones(8, 8)))
+
+    def forward(self, x):
+        B, T, C = x.shape
+        k, q, v = self.key(x), self.query(x), self.value(x)
+        wei = q @ k.transpose(-2, -1) * C**-0.5  # <b>scaled</b>
+        wei = wei.masked_fill(self.tril[:T, :T] == 0, float("-inf"))
+        return F.softmax(wei, dim=-1) @ v
+
+def right(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v)
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("code") / "lecture.py"
+    path.write_text(HEAD)
+    return path
+
+
+@pytest.fixture(scope="module")
+def report(file):
+    return check(f"{file}:Head")
+
+
+def run(*words: str, cwd=None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def test_the_report_says_in_plain_words_what_was_computed_and_where(report):
+    text = str(report)
+    assert text.startswith("WRONG  Head")
+    for line in (
+        "you computed  scores / √C with C = 32, the width of the input, not of a head",
+        "right is      scores / √D with D = 10, the width of a head",
+        "(lecture.py:18)",
+        "could read    wei = q @ k.transpose(-2, -1) * k.shape[-1] ** -0.5",
+        "first wrong weight: batch 0, head 0, query 1, key 0",
+        "smallest input that fails: B=1, T=2",
+        "yours − right",
+    ):
+        assert line in text
+    assert len(text.splitlines()) < 50
+
+
+def test_json_holds_everything_and_comes_back(report):
+    made = json.loads(report.to_json())
+    assert made["verdict"] == "wrong"
+    assert made["exit_code"] == 1
+    assert made["diagnosis"][0]["mistakes"][0]["id"] == "scale:1/sqrt(C)"
+    assert made["picture"]["difference"][1][0] > 0.05
+    assert Report.from_dict(made) == report
+
+
+def test_the_page_holds_text_as_text(report, tmp_path):
+    page = report.html()
+    assert "<b>scaled</b>" not in page
+    assert "&lt;b&gt;scaled&lt;/b&gt;" in page
+    assert "script" not in page.split("Content-Security-Policy")[0]
+    assert "default-src 'none'" in page
+    report.save(tmp_path / "r.html")
+    report.save(tmp_path / "r.json")
+    assert (tmp_path / "r.html").read_text() == page
+
+
+def test_the_command_and_its_exit_codes(file, tmp_path):
+    page = tmp_path / "page.html"
+    done = run("-m", "clearhead", "check", f"{file}:Head", "--html", str(page))
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("WRONG  Head")
+    assert page.read_text().startswith("<!doctype html>")
+    done = run("-m", "clearhead", "check", f"{file}:right", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["verdict"] == "right"
+    done = run("-m", "clearhead", "check", str(file))
+    assert done.returncode == 2
+    assert "holds Head, right; name one" in " ".join(done.stdout.split())
+    done = run("-m", "clearhead", "check", "gone.py:f")
+    assert done.returncode == 2
+    assert done.stderr.startswith("clearhead: gone.py: there is no such file")
+
+
+def test_the_plug_in_makes_a_test_of_every_check(file, tmp_path):
+    (tmp_path / "test_mine.py").write_text(
+        "from clearhead.check import parametrize_with_checks\n"
+        "from lecture import right\n\n"
+        "@parametrize_with_checks([right], causal=False)\n"
+        "def test_attention(candidate, check):\n    check(candidate)\n"
+    )
+    (tmp_path / "lecture.py").write_text(HEAD)
+    done = run(
+        "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "clearhead.check.pytest_plugin",
+        "--check-attention", f"{file}:Head", "-rf", "test_mine.py", cwd=tmp_path,
+    )  # fmt: skip
+    out = done.stdout
+    assert done.returncode == 1, out + done.stderr
+    assert "you computed: scores / √C with C = 32" in out
+    assert "Head: values: differs on 'square'" in out
+    assert "test_mine.py::test_attention" not in "".join(line for line in out.splitlines() if "FAILED" in line)
+
+
+def test_the_plug_in_names_every_check():
+    assert set(NAMES) | {"memory_growth"} == set(checks.CHECKS)
+
+
+def test_one_check_alone():
+    def leaks(q, k, v):
+        return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, dim=-1) @ v + 0.1 * v.mean(0, keepdim=True)
+
+    assert checks.batch_isolation(leaks).outcome == "wrong"
+    assert checks.batch_isolation(sdpa).outcome == "right"
+    assert checks.causality(sdpa).outcome == "note"  # it sees everything, and that is said
+
+
+def test_the_formula_without_a_mistake_is_the_reference():
+    made = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(s, generator=made, dtype=torch.float64) for s in ((2, 6, 4, 5), (2, 3, 7, 5), (2, 3, 7, 3)))
+    sinks, mask = torch.linspace(-1, 1, 6).double(), torch.rand(2, 1, 4, 7, generator=made) < 0.7
+    mask[..., 0] = True
+    case = Case(
+        "", {"q": q.numpy(), "k": k.numpy(), "v": v.numpy()}, mask=mask.numpy(), softcap=2.0, sinks=sinks.numpy()
+    )
+    mine = Bench(case).out(changed(DEFAULT, sees="past"))
+    visible = mask & torch.ones(4, 7, dtype=torch.bool).tril(3)
+    truth = attention(q, k, v, visible=visible.expand(2, 1, 4, 7), scale=5**-0.5, softcap=2.0, sinks=sinks)
+    assert np.allclose(mine, truth.numpy(), atol=1e-12)
+
+
+def test_every_choice_is_named_once_and_has_words():
+    for dimension in DIMENSIONS:
+        names = [option.id for option in dimension.options]
+        assert len(names) == len(set(names))
+        assert not dimension.options[0].mistake
+        assert dimension.right
+        for option in dimension.options:
+            assert option.said.format_map(
+                dict.fromkeys(("C", "C_is", "D", "Dv", "T", "Tq", "H", "Hk", "B", "group"), 1)
+            )

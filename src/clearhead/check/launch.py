@@ -87,6 +87,7 @@ def in_fork(
                 os.setsid()
                 for stream in (1, 2):
                     os.dup2(printed.fileno(), stream)
+                sys.stdout = sys.stderr = open(1, "w", closefd=False)  # noqa: SIM115 what printing goes to may be no file
                 limit_memory(memory)
                 made = work(lambda what: send(writer, progress=what))
                 send(writer, report=made.to_dict())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 import watch_architectures as made
 from clearhead import Observables, watch
 from clearhead.errors import ArgumentError, NothingSeenWarning
+from clearhead.models.tokens import patches
 from clearhead.watch.transformers import attend, make_mask, register
 from watch_cases import check_seen
 
@@ -118,8 +120,30 @@ def test_a_vision_model():
             torch.testing.assert_close(model(**pixels).last_hidden_state, plain, atol=2e-5, rtol=1e-4)
     assert trace.observation(1).lse.shape == (2, 4, 10)  # one token for the picture, and 3 × 3 patches
     assert trace.token_ids is None
+    trace.pieces = patches(3, 3)
+    assert all(key.piece == trace.pieces[key.key] for keys in trace.top(0).values() for key in keys)
     for call, p in zip(trace.calls, weights, strict=True):
         check_seen(call.observation, p)
+
+
+def test_another_thread_runs_its_model_unseen():
+    model, other = made.DECODERS["llama"]().eval(), made.DECODERS["gpt2"]().eval()
+    ids, found = torch.randint(3, 64, (1, 7)), []
+
+    def run(which):
+        with torch.no_grad():
+            found.append(which(ids).logits)
+
+    run(other)
+    run(model)
+    with watch(model) as trace:
+        for which in (other, model):  # the same model too
+            thread = threading.Thread(target=run, args=(which,))
+            thread.start()
+            thread.join()
+    assert trace.calls == []
+    assert torch.equal(found[2], found[0])
+    torch.testing.assert_close(found[3], found[1], atol=2e-5, rtol=1e-4)
 
 
 def test_a_model_that_hears():

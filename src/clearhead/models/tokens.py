@@ -85,3 +85,12 @@ def _broken(start: bytes) -> bool:
     except UnicodeDecodeError as error:
         return error.reason != "unexpected end of data"
     return False
+
+
+def patches(rows: int, columns: int, *, before: Sequence[str] = ("picture",)) -> list[str]:
+    """What the tokens of a vision model read as: its patches by row and column, behind those that stand for the whole picture.
+
+    >>> patches(2, 2)
+    ['picture', 'r0c0', 'r0c1', 'r1c0', 'r1c1']
+    """
+    return [*before, *(f"r{row}c{column}" for row in range(rows) for column in range(columns))]

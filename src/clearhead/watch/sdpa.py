@@ -114,6 +114,8 @@ def _heads(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> tuple[Te
     """PyTorch broadcasts the head dimension unless heads are grouped; here heads are grouped always."""
     if grouped or query.ndim < 3 or not (query.ndim == key.ndim == value.ndim):
         return query, key, value
+    if query.shape[-3] == key.shape[-3] == value.shape[-3]:
+        return query, key, value
     (heads,) = torch.broadcast_shapes(*(x.shape[-3:-2] for x in (query, key, value)))
     return tuple(x.expand(*x.shape[:-3], heads, *x.shape[-2:]) for x in (query, key, value))  # type: ignore[return-value]
 

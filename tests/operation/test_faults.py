@@ -473,3 +473,14 @@ def test_observing_inside_autocast_still_measures_in_float32(impl: str) -> None:
     for name, x in wanted.values.items():
         assert seen.values[name].dtype == x.dtype, name
         assert torch.equal(seen.values[name], x), name
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_a_query_that_is_nan_gives_no_weight_to_keys_it_may_not_see(impl: str) -> None:
+    q, k, v = three(1, 2, 40, 8)
+    q[:, :, 3] = math.nan
+    seen = observe(q, k, v, mask=Window(2), observables=Observables(rows=(3,), map=0), impl=impl)
+    assert bool(seen.first_weight[:, :, 3].eq(0).all())
+    assert seen.received.isnan().nonzero()[:, 2].unique().tolist() == [2, 3]  # which it may see
+    assert seen.rows.isnan().nonzero()[:, 3].unique().tolist() == [2, 3]
+    assert bool(observe(q, k, v, mask=Window(2), observables=Observables(), impl=impl).map_max[:, :, 8:].isfinite().all())

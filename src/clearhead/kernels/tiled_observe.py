@@ -67,8 +67,12 @@ def observe(problem: Problem, measuring: Measuring) -> tuple[Tensor, dict[str, T
         sink = tiled.sink_rows(p, tiles[0], anchor)
         total = keys if sink is None else torch.logaddexp(keys, sink - anchor)
         rows.add_block(parts, own, anchor, total)  # before the weights are made those of the whole row
+        spoilt = bool(total.isnan().any())
         for part, mine in zip(parts, own, strict=True):
             part.weights.mul_(tiled.share(mine, total))
+            if spoilt and part.visible is not None:  # a query that is NaN gives no weight to what it may not see
+                t = part.tile
+                part.weights.view(t.b1 - t.b0, -1, t.i1 - t.i0, t.j1 - t.j0).masked_fill_(~part.visible, 0.0)
             rows.add_tile(part.tile, part.weights, part.visible)
         rows.add_ranked(parts)
         pooled.add_block(parts)

@@ -230,7 +230,8 @@ def _pattern(call: _Call, p: Problem) -> reference.Pattern:
     visible = call.mask.rule(i, j, call.sizes).expand(-1, -1, call.sizes.Tq, call.sizes.Tk)
     bias = p.bias
     if p.slopes is not None:
-        bias = ALiBi(p.slopes).dense(call.sizes.Tq, call.sizes.Tk, device=call.sizes.device)[None].to(p.dtype)
+        slopes = ALiBi(p.slopes, align=p.first_position)
+        bias = slopes.dense(call.sizes.Tq, call.sizes.Tk, device=call.sizes.device)[None].to(p.dtype)
     return reference.pattern(
         p.query, p.key, visible=visible, bias=bias, scale=p.scale, softcap=p.softcap, sinks=p.sinks
     )
@@ -299,8 +300,9 @@ def _prepare(
                 remedy="Write Causal() with parentheses; combine with &.",
             )
         )
-    slopes = None
+    slopes = offset = None
     if isinstance(bias, ALiBi):
+        offset = bias.offset(Tq, Tk)
         slopes, bias = _check_per_head("ALiBi slopes", bias.slopes, Hq).to(query.device), None
     elif bias is not None:
         if not isinstance(bias, Tensor) or not bias.is_floating_point():
@@ -326,7 +328,7 @@ def _prepare(
             message("softcap", expected="a finite number > 0", got=repr(softcap), remedy="Leave it out for no cap.")
         )
     plan = _plan(mask, sizes)
-    problem = Problem(query, key, value, plan, float(scale), softcap, bias, slopes, sinks)
+    problem = Problem(query, key, value, plan, float(scale), softcap, bias, slopes, sinks, offset)
     return _Call(problem, mask, sizes, lead if query.ndim != 0 and not headless else (), headless)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -23,9 +24,11 @@ class ALiBi:
 
     `heads`: how many query heads, for the published slopes (for heads that are not a power of two, those of the power
     below, then every second one of the power above); or a 1-D tensor of Hq slopes. Slopes are constants: no gradient.
+    `align`: where queries stand, as for masks: "end" (a_i = i + Tk − Tq), "start" (a_i = i), or the position of query 0.
     """
 
     heads: int | Tensor
+    align: Literal["end", "start"] | int = "end"
 
     def __post_init__(self) -> None:
         ok = self.heads.ndim == 1 if isinstance(self.heads, Tensor) else self.heads >= 1
@@ -38,6 +41,19 @@ class ALiBi:
                     remedy="Pass the number of query heads: ALiBi(8).",
                 )
             )
+        if self.align not in ("end", "start") and (not isinstance(self.align, int) or isinstance(self.align, bool)):
+            raise ArgumentError(
+                message(
+                    "ALiBi align",
+                    expected='"end", "start" or the position of query 0, an integer',
+                    got=repr(self.align),
+                    remedy='Use "end" for decoding with a cache.',
+                )
+            )
+
+    def offset(self, Tq: int, Tk: int) -> int:
+        """The position of query 0."""
+        return self.align if isinstance(self.align, int) else Tk - Tq if self.align == "end" else 0
 
     @property
     def slopes(self) -> Float[Tensor, " hq"]:
@@ -50,7 +66,7 @@ class ALiBi:
         return torch.tensor(slopes)
 
     def dense(self, Tq: int, Tk: int, *, device: torch.device | str = "cpu") -> Float[Tensor, "hq tq tk"]:
-        """The whole bias, queries aligned at the end. O(Hq·Tq·Tk): for reading and testing."""
-        a = torch.arange(Tq, device=device)[:, None] + (Tk - Tq)
+        """The whole bias. O(Hq·Tq·Tk): for reading and testing."""
+        a = torch.arange(Tq, device=device)[:, None] + self.offset(Tq, Tk)
         j = torch.arange(Tk, device=device)[None]
         return -self.slopes.to(device)[:, None, None] * (a - j).abs()

@@ -96,7 +96,8 @@ class Case:
         bias = self.options.get("bias")
         _, _, Tq, Tk = self.sizes
         if isinstance(bias, ALiBi):
-            a = torch.arange(Tk - Tq, Tk)[:, None]
+            first = {"end": Tk - Tq, "start": 0}.get(bias.align, bias.align)
+            a = first + torch.arange(Tq)[:, None]
             slopes = bias.slopes.to(self.query.dtype)
             return -slopes[None, :, None, None] * (a - torch.arange(Tk)).abs()
         return None if bias is None else bias[(None,) * (4 - bias.ndim)]
@@ -412,7 +413,7 @@ def cases(draw: st.DrawFn, *, least: int = 0, longest: int = 30, plain: bool = F
         options["mask"] = draw(dense_tensors(B, Hq, Tq, Tk))
     bias = draw(st.sampled_from(["none", "none", "tensor", "hiding", "alibi"]))
     if bias == "alibi" and Hq:
-        options["bias"] = ALiBi(Hq)
+        options["bias"] = ALiBi(Hq, align=draw(st.sampled_from(["end", "start", 3])))
     elif bias in ("tensor", "hiding"):
         shape = draw(st.sampled_from([(Tq, Tk), (B, Hq, Tq, Tk), (1, Hq, 1, Tk), (B, 1, Tq, 1)]))
         options["bias"] = normal(*shape)

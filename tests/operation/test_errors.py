@@ -192,6 +192,11 @@ MESSAGES: dict[str, tuple[Callable[[], object], str]] = {
         "ALiBi heads: expected a number of heads >= 1, or a 1-D tensor of Hq slopes, got shape (1, 4). "
         "Pass the number of query heads: ALiBi(8).",
     ),
+    "ALiBi aligned at nothing": (
+        lambda: ALiBi(4, align="middle"),
+        'ALiBi align: expected "end", "start" or the position of query 0, an integer, got \'middle\'. '
+        'Use "end" for decoding with a cache.',
+    ),
     "slopes for other heads": (
         lambda: attention(q, k, k, bias=ALiBi(3)),
         "ALiBi slopes: expected one number a query head, floating point, shape (Hq=4,), got torch.float32 of shape (3,). "

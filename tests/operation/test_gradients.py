@@ -31,6 +31,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "documents": {"mask": Documents(torch.tensor([0, 1, 0, 1, 2, 2, 0, 0, 1]))},
     "dense": {"mask": torch.rand(2, 4, 7, 9, generator=torch.Generator().manual_seed(1)) < 0.6},
     "alibi": {"bias": ALiBi(4), "mask": Causal()},
+    "alibi from a position": {"bias": ALiBi(4, align=5), "mask": Causal()},
     "scale 0": {"scale": 0.0},
 }
 
@@ -177,7 +178,7 @@ def test_what_is_kept_for_the_backward_is_a_few_numbers_a_token() -> None:
 def op_arguments(mask: Mask, impl: str, **more: Any) -> tuple[Any, ...]:
     q, k, v = (x.detach().to(DTYPE[impl]).requires_grad_() for x in inputs())
     plan = mask.plan(Sizes(2, 7, 9, q.device))
-    given = {"bias": None, "slopes": None, "sinks": None, "scale": 0.5, "softcap": None} | more
+    given = {"bias": None, "slopes": None, "sinks": None, "scale": 0.5, "softcap": None, "offset": None} | more
     labels = plan.query_labels, plan.key_labels
     return (q, k, v, plan.lo, plan.hi, *labels, plan.dense, *given.values(), impl)
 
@@ -211,7 +212,7 @@ def test_the_backward_operator_gives_what_the_compiler_is_told(impl: str) -> Non
 def test_the_registered_operator_keeps_the_rules_with_every_option(impl: str) -> None:
     bias, sinks = (x.detach().to(DTYPE[impl]).requires_grad_() for x in inputs(bias=(1, 4, 7, 9), sinks=True)[3:])
     torch.library.opcheck(ops.attention_op, op_arguments(Causal(), impl, bias=bias, sinks=sinks, softcap=2.0))
-    torch.library.opcheck(ops.attention_op, op_arguments(Causal(), impl, slopes=ALiBi(4).slopes))
+    torch.library.opcheck(ops.attention_op, op_arguments(Causal(), impl, slopes=ALiBi(4).slopes, offset=3))
 
 
 COMPILED = """

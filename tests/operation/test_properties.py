@@ -184,10 +184,13 @@ def test_every_measured_number_is_finite_or_says_that_nothing_was_seen(impl: str
 
 
 @pytest.mark.parametrize("impl", FAST)
-@given(case=cases(least=1, plain=True))
-def test_alibi_equals_its_own_numbers_given_as_a_bias(impl: str, case: Case) -> None:
+@given(case=cases(least=1, plain=True), draw=st.data())
+def test_alibi_equals_its_own_numbers_given_as_a_bias(impl: str, case: Case, draw: st.DataObject) -> None:
     case = case.to(PRECISE[impl])
-    alibi = Case(*case.args, {**case.options, "bias": ALiBi(case.sizes[1])})
+    alibi = Case(
+        *case.args,
+        {**case.options, "bias": ALiBi(case.sizes[1], align=draw.draw(st.sampled_from(["end", "start", -2, 7])))},
+    )
     spelt = Case(*case.args, {**case.options, "bias": alibi.added})
     if impl == "cpu":
         assert_right(alibi, impl)

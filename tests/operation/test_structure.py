@@ -55,7 +55,7 @@ SIGNATURES = {
     "isolate: 'bool' = True, timeout: 'float' = 60.0, memory: 'int' = 4294967296, "
     "progress: 'Callable[[str], None] | None' = None) -> 'Report'",
     "accelerate": "(*, impl: 'str' = 'auto') -> 'Acceleration'",
-    "ALiBi": "(heads: 'int | Tensor') -> None",
+    "ALiBi": "(heads: 'int | Tensor', align: \"Literal['end', 'start'] | int\" = 'end') -> None",
     "All": "() -> None",
     "Causal": "(align: 'Align' = 'end') -> None",
     "Documents": "(ids: 'Tensor', query_ids: 'Tensor | None' = None) -> None",

@@ -60,9 +60,10 @@ def _problem(
     sinks: Tensor | None,
     scale: float,
     softcap: float | None,
+    offset: int | None,
 ) -> Problem:
     return Problem(
-        query, key, value, Plan(lo, hi, query_labels, key_labels, dense), scale, softcap, bias, slopes, sinks
+        query, key, value, Plan(lo, hi, query_labels, key_labels, dense), scale, softcap, bias, slopes, sinks, offset
     )
 
 
@@ -81,10 +82,13 @@ def attention_op(
     sinks: Tensor | None,
     scale: float,
     softcap: float | None,
+    offset: int | None,
     impl: str,
 ) -> tuple[Tensor, Tensor]:
     """Output (B, Hq, Tq, Dv) and log-sum-exp (B, Hq, Tq), by the named implementation."""
-    problem = _problem(query, key, value, lo, hi, query_labels, key_labels, dense, bias, slopes, sinks, scale, softcap)
+    problem = _problem(
+        query, key, value, lo, hi, query_labels, key_labels, dense, bias, slopes, sinks, scale, softcap, offset
+    )
     with exact(problem):
         return select.kernels(impl).attention(problem)
 
@@ -110,6 +114,7 @@ def attention_backward_op(
     sinks: Tensor | None,
     scale: float,
     softcap: float | None,
+    offset: int | None,
     impl: str,
     out: Tensor,
     lse: Tensor,
@@ -121,7 +126,9 @@ def attention_backward_op(
 
     The bias's is only computed `with_bias`, else it is empty too.
     """
-    problem = _problem(query, key, value, lo, hi, query_labels, key_labels, dense, bias, slopes, sinks, scale, softcap)
+    problem = _problem(
+        query, key, value, lo, hi, query_labels, key_labels, dense, bias, slopes, sinks, scale, softcap, offset
+    )
     found = _gradients(problem, impl, out, lse, grad_out, grad_lse, with_bias)
     return [g.contiguous() for g in found]  # as the compiler is told below
 
@@ -146,7 +153,7 @@ def _(query, key, value, _lo, _hi, _ql, _kl, _dense, bias, _slopes, sinks, *rest
     ]
 
 
-INPUTS = 14  # arguments of attention_op
+INPUTS = 15  # arguments of attention_op
 BIAS, SINKS = 8, 10  # where bias and sinks stand among them
 LABELS, PER_HEAD = (5, 6), (9, SINKS)  # arguments whose batch is their second dimension; arguments (Hq,)
 
@@ -181,7 +188,7 @@ torch.library.register_autograd("clearhead::attention", _backward, setup_context
 
 
 def _keep_backward(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]  # noqa: ARG001
-    ctx.others = inputs[11:13]
+    ctx.others = inputs[11:14]
     ctx.save_for_backward(*inputs[:11], *inputs[INPUTS:-1])
 
 
@@ -279,6 +286,7 @@ def run(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:
         problem.sinks,
         problem.scale,
         problem.softcap,
+        problem.offset,
         impl,
     )
     return output, lse
@@ -341,6 +349,6 @@ def output_gradients(
     else:
         grads = attention_backward_op(
             query, key, value, p.plan.lo, p.plan.hi, p.plan.query_labels, p.plan.key_labels, p.plan.dense, bias,
-            p.slopes, sinks, p.scale, p.softcap, impl, *last,
+            p.slopes, sinks, p.scale, p.softcap, p.offset, impl, *last,
         )  # fmt: skip
     return (*grads[:3], grads[3] if with_bias else None, None if sinks is None else grads[4])

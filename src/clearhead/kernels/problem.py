@@ -26,6 +26,12 @@ class Problem:
     bias: Tensor | None = None  # (B or 1, Hq or 1, Tq or 1, Tk or 1)
     slopes: Tensor | None = None  # (Hq,): ALiBi, −slope · |a_i − j|
     sinks: Tensor | None = None  # (Hq,): one more logit in the denominator
+    offset: int | None = None  # position of query 0 for the slopes; None: the last query stands at the last key
+
+    @property
+    def first_position(self) -> int:
+        """a_0, the position of query 0 that the slopes count from."""
+        return self.key.shape[2] - self.query.shape[2] if self.offset is None else self.offset
 
     @property
     def groups(self) -> int:

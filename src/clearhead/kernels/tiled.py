@@ -195,7 +195,7 @@ def logits(
 def _alibi(problem: Problem, s: Tile) -> Tensor:
     if problem.slopes is None:
         raise RuntimeError("_alibi needs slopes")
-    offset = problem.key.shape[2] - problem.query.shape[2]
+    offset = problem.first_position
     a = torch.arange(s.i0 + offset, s.i1 + offset, device=problem.slopes.device)[:, None]
     j = torch.arange(s.j0, s.j1, device=problem.slopes.device)
     slopes = problem.slopes[s.h0 * problem.groups : s.h1 * problem.groups]

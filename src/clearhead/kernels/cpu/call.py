@@ -143,7 +143,7 @@ def describe(problem: Problem) -> Builder:
     for place, x in ((SLOPES, p.slopes), (SINKS, p.sinks)):
         if x is not None:
             builder.address(place, x.float().contiguous())
-    builder.put(OFFSET, tk - tq, float_bits(p.scale), float_bits(p.softcap or 0.0))
+    builder.put(OFFSET, p.first_position, float_bits(p.scale), float_bits(p.softcap or 0.0))
     return builder
 
 

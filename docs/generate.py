@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import clearhead
-from clearhead import ladder, models, nn, roles
+from clearhead import distributed, ladder, models, nn, roles, survey
 from clearhead.observables import DIFFERENTIABLE, Observation, measured
 
 REFERENCE = Path(__file__).parent / "reference"
 NOTE = "<!-- Written by docs/generate.py from the docstrings: change those, then run `make docs`. -->\n\n"
-COMMANDS = ("", "look", "export", "view", "roles", "check", "lesson", "bench", "doctor")
+COMMANDS = ("", "look", "export", "view", "roles", "check", "lesson", "survey", "bench", "doctor")
 
 
 def entry(name: str, thing: object, level: int = 2) -> Iterator[str]:
@@ -63,7 +63,7 @@ def api() -> str:
         smooth = "yes" if name in DIFFERENTIABLE or name == "output" else ""
         parts.append(f"| `{name}` | `{quantity.shape}` | {asked} | {smooth} | {quantity.__doc__} |\n")
     parts.append("\n")
-    for module in (nn, roles, models, ladder):
+    for module in (nn, roles, models, distributed, survey, ladder):
         parts.append(f"# `{module.__name__}`\n\n")
         parts += docstring(module)
         for name in module.__all__:

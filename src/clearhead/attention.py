@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -180,6 +181,12 @@ class Prepared:
     def mask(self) -> Mask:
         """Who may attend to whom."""
         return self.call.mask
+
+    def within(self, mask: Mask) -> Prepared:
+        """The same call, in which a pair must be allowed by `mask` too."""
+        both, p = self.call.mask & mask, self.problem
+        plan = dataclasses.replace(p, plan=p.plan & mask.plan(self.call.sizes))
+        return Prepared(dataclasses.replace(self.call, problem=plan, mask=both), self.impl)
 
     def attend(self) -> Tensor:
         """The output alone, in the caller's shape."""

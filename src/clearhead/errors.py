@@ -32,6 +32,10 @@ class InputError(ClearheadError):
     """Something a person typed or named (a file, a text, a head, a model) cannot be used."""
 
 
+class RanksError(ClearheadError):
+    """Ranks of a distributed job did not meet: one failed, left, or did not come in time."""
+
+
 class NothingSeenWarning(UserWarning):
     """A watched model ran, and no attention call was seen."""
 

@@ -33,8 +33,8 @@ MAY_IMPORT = {
 }
 # Between attention and what shows things to people.
 MIDDLE = (
-    "accelerate", "nn", "watch", "trace", "summary", "tracefile", "whole", "check", "roles", "ladder", "pyramid", "pattern",
-    "rollout", "estimate", "keeping",
+    "accelerate", "nn", "watch", "trace", "summary", "tracefile", "whole", "check", "roles", "ladder", "pyramid",
+    "pattern", "rollout", "estimate", "keeping", "distributed",
 )  # fmt: skip
 UPPER = ("models", "survey", "viewer", "lesson")
 MIDDLE_MAY = (*MAY_IMPORT, *MIDDLE)

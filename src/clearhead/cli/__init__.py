@@ -16,6 +16,7 @@ from clearhead.cli.doctor import doctor
 from clearhead.cli.lesson import lesson
 from clearhead.cli.look import look
 from clearhead.cli.roles import roles
+from clearhead.cli.survey import survey
 from clearhead.cli.view import export, view
 from clearhead.errors import ClearheadError
 
@@ -36,6 +37,7 @@ app.command()(export)
 app.command()(roles)
 app.command()(check)
 app.command()(lesson)
+app.command()(survey)
 app.command()(bench)
 app.command()(doctor)
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from clearhead.attention import observer
 from clearhead.errors import ArgumentError, NothingSeenWarning, message
+from clearhead.masks import Mask
 from clearhead.observables import Observables
 from clearhead.trace import Head, Trace
 from clearhead.watch.modules import ModulePath
@@ -32,6 +33,7 @@ def watch(
     heads: Collection[int | str | Head] | None = None,
     keep: str | None = None,
     keep_in: str | Path | None = None,
+    mask: Mask | None = None,
     registry: bool = True,
 ) -> Iterator[Trace]:
     """Observe every attention call made inside the block: PyTorch's, `nn.MultiheadAttention`'s, and this library's own.
@@ -54,6 +56,8 @@ def watch(
         keep: "qk" keeps queries and keys, in the model's own dtype, from which `trace.crop`, `tile`, `pattern` and `rollout`
             compute what is asked for afterwards; "qkv" keeps values too, for contributions. Default none.
         keep_in: a folder to keep them in, in place of memory; the files have no names and are gone with the trace.
+        mask: who may attend to whom in every call besides what the call says itself, such as `Documents` for texts that were
+            packed into one sequence. It changes what the model computes, and must fit all of its calls.
         registry: whether Hugging Face models that choose their attention function from a registry get this library's, under
             which their masks are never formed and their softcaps, sinks and windows are honoured. False leaves them as they
             are: they are seen where they call PyTorch's function.
@@ -88,7 +92,7 @@ def watch(
     _check_eager(model)
     where = ModulePath(model)
     measured = Observables() if observables is None else observables
-    recorder = Recorder(where, Wanted(measured, layers, _addresses(heads), keep, _folder(keep, keep_in)))
+    recorder = Recorder(where, Wanted(measured, layers, _addresses(heads), keep, _folder(keep, keep_in)), mask)
     token = observer.set(recorder)
     try:
         with ExitStack() as stack:

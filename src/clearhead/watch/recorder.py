@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from clearhead.attention import Prepared
 from clearhead.errors import ArgumentError, message
 from clearhead.keeping import Kept
-from clearhead.masks import Sizes
+from clearhead.masks import Mask, Sizes
 from clearhead.observables import Observables, Observation
 from clearhead.trace import Call, Head, Tokens, Trace
 from clearhead.watch.modules import ModulePath
@@ -68,8 +68,8 @@ class _Pass:
 class Recorder:
     """Numbers, observes and collects the attention calls of one thread; `trace` is what it makes."""
 
-    def __init__(self, where: ModulePath, wanted: Wanted) -> None:
-        self.trace = Trace()
+    def __init__(self, where: ModulePath, wanted: Wanted, mask: Mask | None = None) -> None:
+        self.trace, self.mask = Trace(), mask
         self.where, self.wanted = where, wanted
         self.numbers: dict[tuple[str, int], int] = {}  # layer of each module's nth call in a pass
         self.current: dict[int, Call] = {}  # by layer, of this run
@@ -93,17 +93,31 @@ class Recorder:
         """Compute a call, observe it if it is wanted, and return its output."""
         layer = self._layer()
         self.latest = None
+        call = self._narrowed(call)
         if not self.wanted.layer(layer):
             return call.attend()
         return self._record(call, place or Place(), layer)
 
     def beside(self, call: Prepared, place: Place | None = None) -> Observation | None:
         """Observe a call whose output the model gets from elsewhere."""
+        if self.mask is not None:
+            raise ArgumentError(
+                message(
+                    "mask",
+                    expected="a model whose attention is computed where it is watched",
+                    got="a call that PyTorch computes itself: with dropout, or with need_weights=True",
+                    remedy="Call model.eval() first, or watch without mask.",
+                )
+            )
         layer = self._layer()
         self.latest = None
         if self.wanted.layer(layer):
             self._record(call, place or Place(), layer)
         return self.latest
+
+    def _narrowed(self, call: Prepared) -> Prepared:
+        """The call under the mask that all calls were given."""
+        return call if self.mask is None else call.within(self.mask)
 
     def padding(self, B: int, Tq: int) -> Tensor | None:
         """Padding queries of the stream that reads, as its self-attention in this pass has told; for its cross-attention."""

@@ -74,6 +74,8 @@ class Kept:
                 )
             self.bias = p.bias if heads is None or p.bias is None or p.bias.shape[1] == 1 else p.bias[:, heads]
             self.slopes = p.slopes if heads is None or p.slopes is None else p.slopes[heads]
+        if p.slopes is not None and p.first_position != p.key.shape[2] - p.query.shape[2]:
+            self.gap = "its ALiBi counts positions from elsewhere, which is not kept"
         if self.masks[0][2]:
             self.gap = "its first keys were in a cache already when watching began"
 

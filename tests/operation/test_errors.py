@@ -34,7 +34,7 @@ from clearhead import (
 from clearhead.errors import ArgumentError, ImplementationError
 from clearhead.kernels import select
 from clearhead.kernels.problem import Problem
-from clearhead.masks import Dense, Plan
+from clearhead.masks import Dense, Intervals, Plan
 
 q = torch.zeros(2, 4, 3, 8)
 k = torch.zeros(2, 2, 5, 8)
@@ -196,6 +196,10 @@ MESSAGES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: ALiBi(4, align="middle"),
         'ALiBi align: expected "end", "start" or the position of query 0, an integer, got \'middle\'. '
         'Use "end" for decoding with a cache.',
+    ),
+    "intervals of another call": (
+        lambda: attention(q, k, k, mask=Intervals(torch.zeros(1, 9).long(), torch.ones(1, 9).long())),
+        "Intervals lo: expected shape (B=2 or 1, Tq=3), got (1, 9). A mask belongs to the call it was made for.",
     ),
     "slopes for other heads": (
         lambda: attention(q, k, k, bias=ALiBi(3)),

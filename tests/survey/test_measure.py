@@ -67,6 +67,9 @@ def alone(model: OwnModel) -> list[list[tuple[Trace, list[int]]]]:
 
 def values(trace: Trace, ids: list[int], name: str) -> np.ndarray:
     """One quantity on the queries it is meant on, (N, some)."""
+    if name == "local_weight":
+        near = [call.observation.distance_histogram[0, :, 8:, :4].sum(-1).double().numpy() for call in trace.calls]
+        return np.concatenate(near)
     x = np.concatenate([getattr(call.observation, name)[0].double().numpy() for call in trace.calls])
     if name in ("self_weight", "previous_weight", "first_weight", "entropy_share"):
         return x[:, 1:]
@@ -111,7 +114,8 @@ def test_roles_are_the_mean_of_the_documents_own_roles(model: OwnModel, tmp_path
     expected: dict[tuple[int, int, str], list[tuple[float, float]]] = {}
     for text in texts:
         ids = model.encode(text)
-        with torch.no_grad(), watch(model.network, observables=Observables(token_ids=torch.tensor(ids))) as trace:
+        want = Observables(token_ids=torch.tensor(ids), distance_histogram=True)
+        with torch.no_grad(), watch(model.network, observables=want) as trace:
             model.network(torch.tensor([ids]))
         trace.token_ids = ids
         for head, scores in roles(trace).items():
@@ -119,7 +123,7 @@ def test_roles_are_the_mean_of_the_documents_own_roles(model: OwnModel, tmp_path
                 if not math.isnan(score.score):
                     expected.setdefault((*head, score.role), []).append((score.score, score.null))
     rows = done.table("roles")
-    assert len(rows) == len(expected) == 6 * len(done.heads)
+    assert len(rows) == len(expected) == 7 * len(done.heads)
     for row in rows:
         scores = expected[row["layer"], row["head"], row["role"]]
         assert row["documents"] == len(scores)

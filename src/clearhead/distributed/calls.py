@@ -110,7 +110,7 @@ def observe(
     Returns:
         A `ShardedObservation`: per-query quantities of this rank's queries, per-key quantities of this rank's keys, summed over
         the queries of all ranks; maps, group means and chosen rows are whole on every rank. `.whole()` is the observation that
-        one process would make.
+        one process would make. `.output` carries gradients; what was measured does not.
     """
     want = Observables() if observables is None else observables
     options: dict[str, Any] = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap, "sinks": sinks}

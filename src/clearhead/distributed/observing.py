@@ -90,7 +90,7 @@ def by_heads(
         weight = weight[:, first * Dv : (first + h) * Dv]
     if rows is not None and rows.ndim == 3 and rows.shape[1] == Hq > 1:
         rows = rows[:, heads]
-    seen = _observe(mine, dataclasses.replace(want, output_weight=weight, row_weights=rows), impl)
+    seen = _observe(mine, dataclasses.replace(want, output_weight=weight, row_weights=rows), impl, gradients=False)
     rank, values = mesh.get_local_rank(), dict(seen.values)
     if not _differs_by_head(call):  # counts are the same for every head: nothing to send
         for name in {"visible", "viewers"} & set(values):
@@ -122,7 +122,7 @@ def by_queries(
     runs = []
     for span in spans:
         of_run = _run_of(calls, queries.spans(rank), span)
-        runs.append(_observe(of_run, _of_run(want, span, offset, sizes.Tq), impl))
+        runs.append(_observe(of_run, _of_run(want, span, offset, sizes.Tq), impl, gradients=False))
     values: dict[str, Tensor] = {}
     sums: dict[str, Tensor] = {}
     for name in _measured_anywhere(runs[0], want):

@@ -93,13 +93,12 @@ class Head:
     @classmethod
     def of(cls, p: Problem, lse: Tensor) -> Head:
         """The only head of a problem that has one; its plan is tightened and `lse` (1, 1, Tq)."""
-        offset = p.key.shape[2] - p.query.shape[2]
         plan = p.plan
         return cls(
             query=p.query[0, 0],
             key=p.key[0, 0],
             lse=lse[0, 0].to(p.dtype),
-            at=torch.arange(p.query.shape[2], device=p.query.device) + offset,
+            at=torch.arange(p.query.shape[2], device=p.query.device) + p.first_position,
             lo=plan.lo[0].to(torch.int32),
             hi=plan.hi[0].to(torch.int32),
             query_labels=None if plan.query_labels is None else plan.query_labels[:, 0],

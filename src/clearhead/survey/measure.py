@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 WEIGHT = Scale(-20, 20)  # of what lies between 0 and 1, entropies, squares, weights received
-EVERYWHERE, FROM_SECOND, FROM_TWO_KEYS, WITH_A_MATCH = range(4)
+EVERYWHERE, FROM_SECOND, FROM_TWO_KEYS, WITH_A_MATCH, WITH_FAR_KEYS = range(5)
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,11 @@ QUANTITIES = {
     "first_weight": Quantity(WEIGHT, FROM_SECOND, "first-token"),
     "same_token": Quantity(WEIGHT, WITH_A_MATCH, "duplicate-token"),
     "after_same_token": Quantity(WEIGHT, WITH_A_MATCH, "induction"),
+    "local_weight": Quantity(WEIGHT, WITH_FAR_KEYS, "local"),  # within eight tokens, where there are more
     "received": Quantity(WEIGHT, EVERYWHERE),
     "sink": Quantity(WEIGHT, EVERYWHERE),  # where the model has learned sinks
 }
+NEAR = 8  # tokens: itself and the seven beside it
 LEAST_KEYS = 8  # a strong weight among fewer keys is no example of anything
 
 
@@ -151,6 +153,8 @@ class Measured:
         inside = queries[quantity.queries]
         if quantity.queries == FROM_TWO_KEYS:
             expected = np.ones_like(sights)
+        elif quantity.queries == WITH_FAR_KEYS:
+            expected = _near(pack, sights[0]) / np.maximum(1, sights)
         else:
             expected = (matches(pack) if quantity.queries == WITH_A_MATCH else 1.0) / np.maximum(1, sights)
         for (begin, end), piece in zip(_spans(pack), pack.pieces, strict=True):
@@ -277,7 +281,15 @@ def _sights(seen: Sequence[Observation], T: int) -> tuple[Floats, Integers]:
 def _queries(pack: Pack, visible: Floats) -> list[NDArray[np.bool_]]:
     """The queries each kind of quantity is meant on."""
     sees = visible > 0
-    return [sees, sees & (pack.position >= 1), visible >= 2, sees & (matches(pack) > 0)]
+    return [sees, sees & (pack.position >= 1), visible >= 2, sees & (matches(pack) > 0), visible > _near(pack, visible)]
+
+
+def _near(pack: Pack, visible: Floats) -> Floats:
+    """How many keys within eight tokens each token has in its own piece, (T,); those after it where it sees any of them."""
+    position = pack.position
+    after = np.repeat(np.diff(pack.starts), np.diff(pack.starts)) - 1 - position
+    ahead = np.where(visible > position + 1, np.minimum(after, NEAR - 1), 0)
+    return (np.minimum(position + 1, NEAR) + ahead).astype(np.float64)
 
 
 def _spans(pack: Pack) -> list[tuple[int, int]]:
@@ -299,6 +311,9 @@ def _quantity(observation: Observation, name: str) -> NDArray[np.float32]:
     """One quantity, float32 (Hq, T)."""
     if name == "first_weight" and "group_weight" in observation.values:
         return _numbers(observation.group_weight)[0, :, :, 0].astype(np.float32)
+    if name == "local_weight":  # bins of 0, 1, 2-3 and 4-7 tokens
+        near: NDArray[np.float32] = _numbers(observation.distance_histogram)[0, :, :, :4].sum(-1).astype(np.float32)
+        return near
     x: torch.Tensor = getattr(observation, name)
     found: NDArray[np.float32] = _numbers(x)[0].astype(np.float32)
     return found

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN = .venv/bin
 TEXT_OUT = demo
 
-.PHONY: demo test tiny lint format types unit bench docs train clean
+.PHONY: demo test tiny lint format types unit bench docs screenshots train clean
 
 demo: .venv/user ## look at a text through the built-in model; writes demo/heads.html and demo/heads.png
 	mkdir -p $(TEXT_OUT)
@@ -35,6 +35,9 @@ bench: .venv/user ## speed and memory against PyTorch's own attention, on this m
 
 docs: .venv/dev ## write docs/reference/ from the docstrings and the command's own help
 	$(BIN)/python docs/generate.py
+
+screenshots: .venv/dev ## make the pictures of the viewer in docs/pictures/ again; needs Chromium
+	$(BIN)/python docs/screenshots.py
 
 train: .venv/user ## make the built-in model again, about an hour on two cores; can be interrupted and resumed
 	$(BIN)/python -m training

@@ -200,3 +200,15 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(InputError, match="cannot be written there"):
         watched([[1, 2]]).save(tmp_path / "no folder" / "trace")
+
+
+def test_what_a_trace_knows_of_its_text_is_saved_with_it(tmp_path):
+    trace = watched([[5, 6, 7, 8, 9]])
+    trace.model, trace.prompt, trace.key_groups = "small", 3, ([0, 0, 1, 1, -1], ["one", "</two>"])
+    trace.save(tmp_path / "run.trace")
+    found = Trace.load(tmp_path / "run.trace")
+    assert (found.model, found.prompt, found.key_groups) == ("small", 3, ([0, 0, 1, 1, -1], ["one", "</two>"]))
+    fresh = watched([[5, 6]])
+    fresh.save(tmp_path / "run.trace")
+    found = Trace.load(tmp_path / "run.trace")
+    assert (found.model, found.prompt, found.key_groups) == (None, None, None)

@@ -177,12 +177,16 @@ class Trace:
     """The observations of all attention calls, in the order their layers were first met.
 
     `token_ids` are those of the first sample that the model was given, as far as it was given any; set them, and `pieces`
-    (what each token reads as), for whoever shows the trace.
+    (what each token reads as), for whoever shows the trace. So may be `model`, its name; `prompt`, from which position on the
+    model wrote the tokens; and `key_groups`, a group's number for every token (−1: none) and the names of the groups.
     """
 
     def __init__(self, calls: list[Call] | None = None) -> None:
         self.calls: list[Call] = [] if calls is None else calls
         self.pieces: list[str] | None = None
+        self.model: str | None = None
+        self.prompt: int | None = None
+        self.key_groups: tuple[list[int], list[str]] | None = None
         self._token_ids: list[int] | None = None
 
     @property

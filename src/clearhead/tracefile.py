@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PLAN = ("lo", "hi", "query_labels", "key_labels", "dense")
 
 FORMAT = "clearhead trace"
-VERSION = (1, 0)  # a file of another first number is not read; of a later second one, what is not known is left aside
+VERSION = (1, 1)  # a file of another first number is not read; of a later second one, what is not known is left aside
 WEIGHTS = frozenset(
     ("top_weights", "self_weight", "previous_weight", "first_weight", "same_token", "after_same_token", "sink", "map_mean",
      "map_max", "rows", "group_weight", "group_mean", "group_top_weights", "distance_histogram")
@@ -72,6 +72,9 @@ def save(trace: Trace, path: Path, *, exact: bool) -> None:
         "calls": calls,
         "token_ids": trace.token_ids,
         "pieces": trace.pieces,
+        "model": trace.model,
+        "prompt": trace.prompt,
+        "key_groups": trace.key_groups,
         "exact": exact,
         "streams": len(streams),
     }
@@ -135,6 +138,9 @@ def _read(told: dict[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
             Call(each["name"], each["layer"], seen, each["run"], each["crosses"], numbers, own, other, kept)
         )
     trace.token_ids, trace.pieces = told["token_ids"], told["pieces"]
+    trace.model, trace.prompt = told.get("model"), told.get("prompt")  # since 1.1
+    groups = told.get("key_groups")
+    trace.key_groups = None if groups is None else ([int(i) for i in groups[0]], [str(name) for name in groups[1]])
     return trace
 
 

@@ -41,7 +41,9 @@ def read(paths: list[Path]) -> list[Shown]:
             raise InputError(f"{path}: nothing was observed in this trace, there is nothing to show")
         runs = trace.runs
         for n, run in enumerate(runs):
-            run.pieces = trace.pieces if n == 0 else None
+            run.model = trace.model
+            if n == 0:
+                run.pieces, run.prompt, run.key_groups = trace.pieces, trace.prompt, trace.key_groups
             samples = min(MOST_SAMPLES, run.calls[0].observation.lse.shape[0])
             for sample in range(samples):
                 said = [path.name, f"text {n + 1}" if len(runs) > 1 else "", f"sample {sample}" if samples > 1 else ""]

@@ -119,6 +119,8 @@ def ask(
         model.read(whole)
     seconds = time.perf_counter() - began
     trace.token_ids, trace.pieces = whole, model.pieces(whole)
+    trace.model, trace.prompt = model.name, len(prompt)
+    trace.key_groups = groups.tolist(), [*(name for name, _ in documents), *OTHERS]
     writers = slice(written.start - 1, written.stop - 1)
     weights = torch.cat([call.observation.group_weight[0, :, writers] for call in trace.calls])
     view = View(model.name, model.context, trace, roles(trace), len(prompt), 0, 0, len(prompt), seconds)

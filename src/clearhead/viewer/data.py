@@ -49,11 +49,11 @@ class Shown:
     Arguments:
         trace: what was observed. Of several runs the first is shown; `Trace.runs` are traces of their own.
         name: what to call it: a file, a model.
-        model: the model's name.
-        prompt: tokens from this position on were written by the model; None: none were.
+        model: the model's name; default what the trace knows.
+        prompt: tokens from this position on were written by the model; default what the trace knows, else none were.
         part: what part of a text was read, in words, if not the whole.
         sample: which sample of a batch.
-        groups: a group's number for every token, −1 for none, and the names of the groups.
+        groups: a group's number for every token, −1 for none, and the names of the groups; default what the trace knows.
         path: the file it was read from; the page says so when that has gone.
     """
 
@@ -62,7 +62,7 @@ class Shown:
         trace: Trace,
         *,
         name: str,
-        model: str = "",
+        model: str | None = None,
         prompt: int | None = None,
         part: str | None = None,
         sample: int = 0,
@@ -71,12 +71,15 @@ class Shown:
     ) -> None:
         if not trace.calls:
             raise InputError(f"{name}: nothing was observed, there is nothing to show")
-        self.trace, self.name, self.model, self.part = trace, name, model, part
-        self.sample, self.groups, self.path = sample, groups, path
+        self.trace, self.name, self.part = trace, name, part
+        self.model = model if model is not None else trace.model or ""
+        self.sample, self.path = sample, path
+        self.groups = groups if groups is not None else trace.key_groups
         self.heads = trace.heads()
         self.roles = roles(trace, sample=sample)
         self.pieces = self._pieces()
-        self.prompt = len(self.pieces) if prompt is None else prompt
+        written = trace.prompt if prompt is None else prompt
+        self.prompt = len(self.pieces) if written is None else written
         self._calls = {call.layer: call for call in reversed(trace.calls)}  # the first of each layer
 
     @classmethod
@@ -92,8 +95,8 @@ class Shown:
         per_layer = {layer: self._values(call, [row[0] for row in used]) for layer, call in self._calls.items()}
         return Answer(
             {
-                "name": self.name,
-                "model": self.model,
+                "name": visible(self.name).replace("·", " "),
+                "model": visible(self.model).replace("·", " "),
                 "tokens": self.pieces,
                 "prompt": self.prompt,
                 "part": self.part,

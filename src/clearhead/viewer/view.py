@@ -141,6 +141,7 @@ def look(
         model.read(whole)
     seconds = time.perf_counter() - began
     trace.token_ids, trace.pieces = whole, model.pieces(whole)
+    trace.model, trace.prompt = model.name, len(prompt)
     if not trace.calls:
         raise InputError(f"model {model.name}: made no attention call that could be seen")
     return View(

@@ -29,7 +29,11 @@ export function compareView(app) {
     return wanted >= 0 && wanted < app.traces.length && wanted !== app.trace ? wanted : app.traces.find(({ trace }) => trace !== app.trace)?.trace ?? 0;
   };
   const measures = measuresOf(doc);
-  const by = () => measures.find(({ key }) => key === app.place.by) ?? null;
+  /** What is compared: the maps, or where none can be subtracted, the entropy. */
+  const by = () => {
+    const subtracted = !other || Object.values(moved).some((x) => x !== null);
+    return measures.find(({ key }) => key === (app.place.by ?? (subtracted ? "" : "entropy"))) ?? null;
+  };
   const title = el("h2", { id: "compare-title", text: "Compare" });
   const tools = el("div", { class: "tools" });
   const grid = el("div", { class: "heads values", role: "listbox", "aria-label": "Heads of both traces, by how much they changed; arrow keys move" });
@@ -116,8 +120,8 @@ export function compareView(app) {
         label: `Difference of ${head}'s maps, there less here`,
       });
       frame.append(map.canvas);
-    } else frame.append(el("p", { class: "soft", text: "The maps have other sizes and cannot be subtracted." }));
-    readout.textContent = `${head}, ${other?.name} less ${doc.name}. Orange: more there; blue: less there.`;
+    } else frame.append(el("p", { class: "soft", text: "The texts have other lengths, so their maps cannot be subtracted." }));
+    readout.textContent = !map ? "" : `${head}, ${other?.name} less ${doc.name}. Orange: more there; blue: less there.`;
     where.replaceChildren(dot(here.role), `Where ${head} changed`);
     aside.replaceChildren(el("h2", {}, dot(here.role), head),
       el("table", {}, el("caption", { text: "Here and there" }),

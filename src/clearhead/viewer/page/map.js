@@ -329,7 +329,8 @@ export class MapView {
     pen.textBaseline = "middle";
     const bars = (/** @type {Strip} */ strip, /** @type {number} */ count, /** @type {number} */ from, /** @type {number} */ room, /** @type {(at: number, share: number, thick: number) => void} */ bar) => {
       let top = 1e-12;
-      for (let n = 0; n < strip.values.length; n++) if (strip.values[n] > top) top = strip.values[n];
+      // The first token receives so much that nothing else would show.
+      for (let n = strip === this.strips.key && this.without.first && strip.values.length > 1 ? 1 : 0; n < strip.values.length; n++) if (strip.values[n] > top) top = strip.values[n];
       pen.fillStyle = strip.colour;
       const thick = Math.max(1, this.zoom);
       for (let at = 0; at < Math.min(room, count * this.zoom); at += thick) {
@@ -337,7 +338,7 @@ export class MapView {
         let most = 0;
         for (let n = first; n < end; n++) if (strip.values[n] > most) most = strip.values[n];
         const start = thick > 1 ? (first - from) * this.zoom : at;
-        bar(Math.max(0, start), most / top, Math.min(thick, room - start) - (thick > 4 ? 1 : 0));
+        bar(Math.max(0, start), Math.min(1, most / top), Math.min(thick, room - start) - (thick > 4 ? 1 : 0));
       }
       return top;
     };
@@ -347,9 +348,10 @@ export class MapView {
       pen.strokeStyle = line;
       pen.strokeRect(x - 0.5, this.top - 0.5, 0.01, Math.min(this.down, queries * this.zoom));
       pen.fillStyle = soft;
-      pen.textAlign = "right";
-      pen.fillText(this.strips.query.label, this.width - 2, this.top - 24);
-      pen.fillText(`≤ ${mark(top)}`, this.width - 2, this.top - 10);
+      const wide = Math.max(pen.measureText(this.strips.query.label).width, 30);
+      pen.textAlign = "left";
+      pen.fillText(this.strips.query.label, Math.min(x, this.width - wide - 2), this.top - 24);
+      pen.fillText(`≤ ${mark(top)}`, Math.min(x, this.width - wide - 2), this.top - 10);
     }
     if (this.strips.key) {
       const [y, room] = [this.top + Math.min(this.down, queries * this.zoom) + 8, this.bottom - 22];

@@ -44,7 +44,7 @@ export function table(given) {
     fill();
   };
   fill();
-  return el("table", {}, el("caption", { text: given.caption }), el("thead", {}, el("tr", {}, ...heads)), body);
+  return el("table", {}, el("caption", { text: given.caption }), rows.length ? el("thead", {}, el("tr", {}, ...heads)) : null, body);
 }
 
 /**

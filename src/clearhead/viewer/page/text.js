@@ -44,7 +44,7 @@ export function textView(app) {
 
   const chrome = () => {
     const head = app.head(app.place.head);
-    title.replaceChildren(app.place.heads ? `Text through ${app.place.heads}` : "Text through ", ...(app.place.heads ? [] : [dot(head.role), `${head.head}${head.role ? ` · ${head.role}` : ""}`]));
+    title.replaceChildren(...(app.place.heads ? [] : [dot(head.role)]), `Text through ${app.place.heads || head.head}${head.role && !app.place.heads ? ` · ${head.role}` : ""}`);
     input.value = heads();
     switches.replaceChildren(
       button("where it looks", () => app.go({ side: "" }), { "aria-pressed": String(!from()) }),

@@ -40,9 +40,7 @@ def main() -> None:
     head = shown[0].notable()
     with tempfile.TemporaryDirectory() as profile, Server(Gallery(shown), say=lambda _: None) as server:
         chrome = Chromium(Path(profile))
-        chrome.send(
-            "Emulation.setDeviceMetricsOverride", width=1280, height=860, deviceScaleFactor=1, mobile=False
-        )
+        chrome.send("Emulation.setDeviceMetricsOverride", width=1280, height=860, deviceScaleFactor=1, mobile=False)
         chrome.open(server.address())
         chrome.until("document.querySelector('.heads')?.dataset.drawn")
         for name, (place, scheme) in PLACES.items():

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 
 import pytest
+from reading import HOSTILE, MARKS, percent, quiet, rows_of, shown_weight
 
 from clearhead.trace import Head
 from clearhead.viewer import single
 from clearhead.viewer.joined import script, style
 from clearhead.viewer.questions import Gallery
-from test_viewer import HOSTILE, ROWS, _percent, _quiet, chrome, pytestmark, rows_of, shown, shown_weight  # noqa: F401
 from views import kept_shown
+
+pytestmark = MARKS
 
 
 @pytest.fixture
-def from_disk(chrome, tmp_path):  # noqa: F811
+def from_disk(chrome, tmp_path):
     def open_file(page, where: str = "", **given):
         file = tmp_path / "page.html"
         file.write_text(single(page, **given), encoding="utf-8")
@@ -24,18 +26,18 @@ def from_disk(chrome, tmp_path):  # noqa: F811
         return chrome
 
     yield open_file
-    _quiet(chrome)
+    quiet(chrome)
 
 
-def test_a_file_from_disk_shows_exact_weights(from_disk, shown):  # noqa: F811
-    chrome = from_disk(shown, "#view=head&head=L1H1&at=250&key=17")  # noqa: F811
+def test_a_file_from_disk_shows_exact_weights(from_disk, shown):
+    chrome = from_disk(shown, "#view=head&head=L1H1&at=250&key=17")
     value = shown.pattern(Head(1, 1)).crop(slice(250, 251), slice(17, 18)).item()
     chrome.until(f"document.querySelector('.exact-weight')?.textContent === {json.dumps(shown_weight(value))}")
     assert chrome.run("document.querySelector('.map-frame').dataset.exact") == "true"
 
 
-def test_a_file_s_tiles_are_the_library_s(from_disk, shown):  # noqa: F811
-    chrome = from_disk(shown)  # noqa: F811
+def test_a_file_s_tiles_are_the_library_s(from_disk, shown):
+    chrome = from_disk(shown)
     pattern = shown.pattern(Head(0, 1))
     asked = "new EmbeddedSource(JSON.parse(document.getElementById('data').textContent))"
     # The page's classes are inside its module, so the same module is run once more with a way in.
@@ -50,15 +52,15 @@ def test_a_file_s_tiles_are_the_library_s(from_disk, shown):  # noqa: F811
         assert cells[1] == pytest.approx(want.flatten().tolist(), abs=1e-6, rel=1e-5)
 
 
-def test_a_small_file_says_what_it_lacks_and_shows_what_was_kept(from_disk, shown):  # noqa: F811
-    chrome = from_disk(shown, "#view=text&head=L0H0&at=120", heads=[Head(1, 2)], most=0.8)  # noqa: F811
+def test_a_small_file_says_what_it_lacks_and_shows_what_was_kept(from_disk, shown):
+    chrome = from_disk(shown, "#view=text&head=L0H0&at=120", heads=[Head(1, 2)], most=0.8)
     assert "Exact weights are here of" in chrome.run("document.querySelector('header').textContent")
     chrome.until("document.querySelectorAll('aside table').length === 2")
     keys, weights = (x[120].tolist() for x in shown.top(Head(0, 0)))
     rows = rows_of(chrome, "aside .scroll:nth-of-type(1)")
     assert (
         rows
-        == [[f"“\u2068·t{k * k % 40}\u2069”", str(k), _percent(w)] for k, w in zip(keys, weights, strict=True)][
+        == [[f"“\u2068·t{k * k % 40}\u2069”", str(k), percent(w)] for k, w in zip(keys, weights, strict=True)][
             : len(rows)
         ]
     )
@@ -68,14 +70,14 @@ def test_a_small_file_says_what_it_lacks_and_shows_what_was_kept(from_disk, show
 @pytest.mark.parametrize("view", ["overview", "head", "text", "rollout", "compare"])
 def test_hostile_tokens_are_text_in_a_file_too(from_disk, view):
     pieces = [HOSTILE[n % len(HOSTILE)] for n in range(40)]
-    chrome = from_disk(kept_shown(pieces=pieces, name=HOSTILE[3]), f"#view={view}&at=30")  # noqa: F811
+    chrome = from_disk(kept_shown(pieces=pieces, name=HOSTILE[3]), f"#view={view}&at=30")
     chrome.until(f"document.querySelector('main.{view} section')")
     chrome.run("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert chrome.run("typeof hit") == "undefined"
     assert chrome.run("document.querySelectorAll('img, iframe, object, embed').length") == 0
 
 
-def test_the_widget_draws_itself_in_a_tree_of_its_own(chrome, shown, tmp_path):  # noqa: F811
+def test_the_widget_draws_itself_in_a_tree_of_its_own(chrome, shown, tmp_path):
     """A page in a notebook's place, whose model answers with what the kernel would send."""
     gallery = Gallery([shown])
     asked = {
@@ -85,7 +87,8 @@ def test_the_widget_draws_itself_in_a_tree_of_its_own(chrome, shown, tmp_path): 
     module = script("widget").replace("export default { render };", "window.render = render;")
     page = tmp_path / "notebook.html"
     page.write_text(
-        "<!doctype html><meta charset=utf-8><title>notebook</title><style>button { border: 9px solid red }</style><div id=cell></div>"
+        "<!doctype html><meta charset=utf-8><title>notebook</title>"
+        "<style>button { border: 9px solid red }</style><div id=cell></div>"
         f"<script type=module>{module}\nconst answers = {json.dumps(answers)}, listeners = [];\n"
         f"const model = {{ get: () => {json.dumps(style())}, on: (_, f) => listeners.push(f), send: ({{ number, question }}) =>"
         " setTimeout(() => { const b = Uint8Array.from(answers[question]);"
@@ -101,4 +104,4 @@ def test_the_widget_draws_itself_in_a_tree_of_its_own(chrome, shown, tmp_path): 
         chrome.run(f"getComputedStyle({inside}.querySelector('button.tab')).borderTopWidth") == "0px"
     )  # not the page's red
     assert chrome.run("location.hash") == ""
-    _quiet(chrome)
+    quiet(chrome)

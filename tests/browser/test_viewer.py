@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
 import time
 from pathlib import Path
 
 import pytest
+from reading import HOSTILE, MARKS, ROWS, chromium, percent, quiet, rows_of, shown_weight, text_of
 
 from clearhead.rollout import rollout
 from clearhead.trace import Head
@@ -17,42 +16,15 @@ from clearhead.viewer.questions import Gallery
 from clearhead.viewer.server import Server
 from views import kept_shown, planted_shown, twice
 
-REQUIRED = os.environ.get("CI") == "true"  # there, a browser that is missing is a failure and not a reason to look away
-# The module needs websocket-client.
-chromium = importlib.import_module("chromium") if REQUIRED else pytest.importorskip("chromium")
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(chromium.PATH is None and not REQUIRED, reason="there is no Chromium here"),
-]
-
+pytestmark = MARKS
 VIEWS = ("overview", "head", "text", "rollout", "compare")
-# The cells of a table that was opened or stands by itself, once it has any.
-ROWS = """(rows => rows.length && rows)([...document.querySelectorAll('{} tbody tr')]
-  .map(r => [...r.children].map(c => c.textContent)))"""
-HOSTILE = [
-    "<|start|>", "<script>hit=1</script>", "</script>", '"><img·src=x·onerror=hit=1>', "\"'`${hit=1}", "&lt;", "‹U+202E›",
-    "\u202eabc", "שלום", "e\u0301\u0301\u0301", "👩‍👩‍👧", "\x00", "=1+1", "·a", "↵", "·", "{{x}}", "javascript:hit=1",
-]  # fmt: skip
 AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def shown():
-    return kept_shown()
 
 
 @pytest.fixture(scope="module")
 def server(shown):
     with Server(Gallery([shown, kept_shown(seed=1, name="other")]), say=lambda _: None) as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory):
-    started = chromium.Chromium(tmp_path_factory.mktemp("profile"))
-    yield started
-    started.close()
 
 
 @pytest.fixture
@@ -66,35 +38,7 @@ def opened(chrome, server):
         return chrome
 
     yield at
-    _quiet(chrome)
-
-
-def _quiet(chrome) -> None:
-    assert chrome.heard("Runtime.exceptionThrown") == []
-    said = [entry["entry"] for entry in chrome.heard("Log.entryAdded")]
-    assert [entry["text"] for entry in said if entry["level"] in ("error", "warning")] == []
-    assert chrome.heard("Runtime.consoleAPICalled") == []
-    asked = [request["request"]["url"] for request in chrome.heard("Network.requestWillBeSent")]
-    elsewhere = [url for url in asked if not url.startswith(("http://127.0.0.1:", "data:", "blob:", "file:", "about:"))]
-    assert elsewhere == []
-
-
-def shown_weight(x: float) -> str:
-    """A weight as the page writes it: six places, or four digits where it is tiny."""
-    if x == 0:
-        return "0"
-    if abs(x) >= 1e-4:
-        return f"{x:.6f}".replace("-", "−")
-    digits, power = f"{x:.3e}".split("e")
-    return f"{digits}e{int(power)}".replace("-", "−", 1) if x < 0 else f"{digits}e{int(power)}"
-
-
-def text_of(chrome, selector: str) -> str:
-    return chrome.run(f"document.querySelector({json.dumps(selector)})?.textContent ?? ''")
-
-
-def rows_of(chrome, selector: str) -> list[list[str]]:
-    return chrome.run(ROWS.format(selector)) or []
+    quiet(chrome)
 
 
 # ---------------------------------------------------------------------------------------------------------- overview
@@ -252,14 +196,8 @@ def test_where_a_token_looks_and_who_looks_at_it_are_exact(opened, shown, heads,
     weights = sum(shown.pattern(Head(*m)).crop(slice(None), slice(None))[0, 0].double() for m in members) / len(members)
     for column, line in ((0, weights[120]), (1, weights[:, 120])):
         order = sorted(range(300), key=lambda n: (-line[n].item(), n))[:12]
-        want = [[f"“\u2068·t{n * n % 40}\u2069”", str(n), _percent(line[n].item())] for n in order if line[n] > 0]
+        want = [[f"“\u2068·t{n * n % 40}\u2069”", str(n), percent(line[n].item())] for n in order if line[n] > 0]
         assert rows_of(chrome, f"aside .scroll:nth-of-type({column + 1})") == want
-
-
-def _percent(x: float) -> str:
-    return (
-        "100 %" if x >= 0.9995 else f"{100 * x:.1f} %" if x >= 0.1 else "< 0.01 %" if x < 5e-5 else f"{100 * x:.2f} %"
-    )
 
 
 def test_clicking_and_walking_through_the_text_chooses_tokens(opened):
@@ -289,7 +227,7 @@ def test_groups_have_bands_and_a_table_of_means(opened, shown):
 
 
 def _percent_or_zero(x: float) -> str:
-    return "0.00 %" if x == 0 else _percent(x)
+    return "0.00 %" if x == 0 else percent(x)
 
 
 def test_a_long_text_keeps_few_elements_and_scrolls_to_any_token(opened):
@@ -304,7 +242,7 @@ def test_a_long_text_keeps_few_elements_and_scrolls_to_any_token(opened):
             " n++ < 60 ? requestAnimationFrame(step) : done(Math.max(...gaps.slice(2))); }; requestAnimationFrame(step); })"
         )
         print(f"text of 2,000 tokens: the longest frame while scrolling took {frames:.0f} ms")
-        _quiet(chrome)
+        quiet(chrome)
 
 
 def test_what_the_model_wrote_is_marked_off(opened):
@@ -313,7 +251,7 @@ def test_what_the_model_wrote_is_marked_off(opened):
         assert chrome.until("document.querySelector('.line.rule')?.textContent") == "written by the model"
         wrote = chrome.run("[...document.querySelectorAll('.flow .wrote')].map(o => +o.dataset.at)")
         assert wrote == list(range(14, 20))
-        _quiet(chrome)
+        quiet(chrome)
 
 
 # ------------------------------------------------------------------------------------------------- rollout and compare
@@ -324,7 +262,7 @@ def test_rollout_shows_the_shares_that_the_library_computes(opened, shown):
     chrome.until("document.querySelector('aside table')")
     shares = rollout([call.pattern for call in shown.trace.calls], 40).input
     order = sorted(range(300), key=lambda n: (-shares[n].item(), n))[:15]
-    want = [[f"“\u2068·t{n * n % 40}\u2069”", str(n), _percent(shares[n].item())] for n in order]
+    want = [[f"“\u2068·t{n * n % 40}\u2069”", str(n), percent(shares[n].item())] for n in order]
     assert rows_of(chrome, "aside") == want
     chrome.on("slider", "Layers down", "function() { this.value = 1; this.dispatchEvent(new Event('input')); }")
     one = rollout([call.pattern for call in shown.trace.calls], 40).layers[0]
@@ -417,7 +355,7 @@ def test_hostile_tokens_are_text_everywhere(opened, view):
         assert "\u202e" not in chrome.run("document.body.innerText")
         if view == "text":
             assert chrome.run("document.querySelector('#token-1').textContent") == HOSTILE[1]
-        _quiet(chrome)
+        quiet(chrome)
 
 
 def test_tables_as_csv_are_quoted_and_hold_no_formulas(opened):
@@ -436,7 +374,7 @@ def test_tables_as_csv_are_quoted_and_hold_no_formulas(opened):
         assert cells == {'"\'=1+1"', '"a,""b"""', '"\'@x"', '"\'+y"', '"\'-z"', "plain"}
         at, weight = int(lines[1].split(",")[0]), float(lines[1].rsplit(",", 1)[1])
         assert weight == nasty.line([Head(0, 0)], "query", 59).arrays["values"][at]
-        _quiet(chrome)
+        quiet(chrome)
 
 
 RUN_AXE = """axe.run(document, {resultTypes: ['violations']}).then((found) => found.violations

@@ -92,7 +92,7 @@ export function compareView(app) {
     grid.replaceChildren(el("b"), ...Array.from({ length: Math.max(...doc.heads.map(({ index }) => index)) + 1 }, (_, h) => el("b", { class: "top", text: `H${h}`, "aria-hidden": "true" })), ...cells);
     const bar = el("span", { class: "ramp", role: "img", "aria-label": `Change from ${m ? `−${mark(top)}` : "0"} to ${mark(top)}` });
     bar.style.background = `linear-gradient(90deg, ${Array.from({ length: 13 }, (_, n) => css(ramp, (m ? 0 : 0.5) + ((m ? 1 : 0.5) * n) / 12)).join(",")})`;
-    legend.replaceChildren(el("p", { class: "scale" }, el("span", { text: m ? `−${mark(top)}` : "0" }), bar, el("span", { text: m ? `+${mark(top)}` : mark(top) }), el("span", { class: "soft", text: m ? `${m.label}, there less here` : "mean difference of a map's cells, without sign" })));
+    legend.replaceChildren(el("p", { class: "scale" }, el("span", { text: m ? `−${mark(top)}` : "0" }), bar, el("span", { text: m ? `+${mark(top)}` : mark(top) }), el("span", { class: "soft", text: m ? `${m.label}, there minus here` : "mean difference of a map's cells, without sign" })));
     list.again();
     chosen();
   };
@@ -117,11 +117,11 @@ export function compareView(app) {
         cells: new OneTile({ cells, rows: one.rows, columns: one.columns }, layer.queries, layer.keys), queries: layer.queries, keys: layer.keys, offset: layer.offset, signed: true,
         queryName: (n) => doc.tokens[n + layer.offset] ?? "", keyName: (n) => app.keyName(layer, n), ramp: () => app.diverging, ink: () => app.ink(),
         chosen() {}, hovered: (cell) => (readout.textContent = cell ? `queries ${cell.query}–${cell.queryEnd - 1}, keys ${cell.key}–${cell.keyEnd - 1}: ${cell.value !== null && cell.value > 0 ? "+" : ""}${weight(cell.value).replace("-", "−")}` : ""), drawn() {},
-        label: `Difference of ${head}'s maps, there less here`,
+        label: `Difference of ${head}'s maps, there minus here`,
       });
       frame.append(map.canvas);
     } else frame.append(el("p", { class: "soft", text: "The texts have other lengths, so their maps cannot be subtracted." }));
-    readout.textContent = !map ? "" : `${head}, ${other?.name} less ${doc.name}. Orange: more there; blue: less there.`;
+    readout.textContent = !map ? "" : `${head}, ${other?.name} minus ${doc.name}. Orange: more there; blue: less there.`;
     where.replaceChildren(dot(here.role), `Where ${head} changed`);
     aside.replaceChildren(el("h2", {}, dot(here.role), head),
       el("table", {}, el("caption", { text: "Here and there" }),

@@ -1,0 +1,21 @@
+"""A browser and a trace whose every weight can be seen, for the tests of the viewer."""
+
+from __future__ import annotations
+
+import pytest
+
+from views import kept_shown
+
+
+@pytest.fixture(scope="package")
+def chrome(tmp_path_factory):
+    from chromium import Chromium
+
+    started = Chromium(tmp_path_factory.mktemp("profile"))
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="package")
+def shown():
+    return kept_shown()

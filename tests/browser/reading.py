@@ -1,0 +1,60 @@
+"""Reading pages in the browser as a person would, for the tests of the viewer."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+
+import pytest
+
+REQUIRED = os.environ.get("CI") == "true"  # there, a browser that is missing is a failure and not a reason to look away
+# The module needs websocket-client.
+chromium = importlib.import_module("chromium") if REQUIRED else pytest.importorskip("chromium")
+
+MARKS = [
+    pytest.mark.browser,
+    pytest.mark.skipif(chromium.PATH is None and not REQUIRED, reason="there is no Chromium here"),
+]
+
+# The cells of a table that was opened or stands by itself, once it has any.
+ROWS = """(rows => rows.length && rows)([...document.querySelectorAll('{} tbody tr')]
+  .map(r => [...r.children].map(c => c.textContent)))"""
+HOSTILE = [
+    "<|start|>", "<script>hit=1</script>", "</script>", '"><img·src=x·onerror=hit=1>', "\"'`${hit=1}", "&lt;", "‹U+202E›",
+    "\u202eabc", "שלום", "e\u0301\u0301\u0301", "👩‍👩‍👧", "\x00", "=1+1", "·a", "↵", "·", "{{x}}", "javascript:hit=1",
+]  # fmt: skip
+
+
+def quiet(chrome) -> None:
+    assert chrome.heard("Runtime.exceptionThrown") == []
+    said = [entry["entry"] for entry in chrome.heard("Log.entryAdded")]
+    assert [entry["text"] for entry in said if entry["level"] in ("error", "warning")] == []
+    assert chrome.heard("Runtime.consoleAPICalled") == []
+    asked = [request["request"]["url"] for request in chrome.heard("Network.requestWillBeSent")]
+    elsewhere = [url for url in asked if not url.startswith(("http://127.0.0.1:", "data:", "blob:", "file:", "about:"))]
+    assert elsewhere == []
+
+
+def shown_weight(x: float) -> str:
+    """A weight as the page writes it: six places, or four digits where it is tiny."""
+    if x == 0:
+        return "0"
+    if abs(x) >= 1e-4:
+        return f"{x:.6f}".replace("-", "−")
+    digits, power = f"{x:.3e}".split("e")
+    return f"{digits}e{int(power)}".replace("-", "−", 1) if x < 0 else f"{digits}e{int(power)}"
+
+
+def text_of(chrome, selector: str) -> str:
+    return chrome.run(f"document.querySelector({json.dumps(selector)})?.textContent ?? ''")
+
+
+def rows_of(chrome, selector: str) -> list[list[str]]:
+    return chrome.run(ROWS.format(selector)) or []
+
+
+def percent(x: float) -> str:
+    return (
+        "100 %" if x >= 0.9995 else f"{100 * x:.1f} %" if x >= 0.1 else "< 0.01 %" if x < 5e-5 else f"{100 * x:.2f} %"
+    )

@@ -52,6 +52,8 @@ def check(
       clearhead check attention.py:attend --causal end --html report.html
 
       clearhead check model.py:Attention --args dim=64,heads=4 --json
+
+      clearhead check exercise4.py
     """
     if causal is not None and causal not in CAUSAL:
         raise InputError(f"--causal {causal}: is none of yes, no, end, start")
@@ -63,6 +65,20 @@ def check(
     import sys
 
     from clearhead.check import check as run
+    from clearhead.lesson.progress import number_of
+
+    exercise = number_of(Path(candidate)) if candidate.endswith(".py") else None
+    meant: dict[str, Any] = {
+        "kind": kind,
+        "causal": CAUSAL[causal] if causal else None,
+        "layout": layout,
+        "scale": scale,
+    }
+    if exercise is not None:
+        from clearhead.lesson import exercises
+
+        candidate, of_exercise = exercises.candidate(exercise, Path(candidate))
+        meant |= of_exercise
 
     interactive = sys.stderr.isatty() and not as_json
 
@@ -71,10 +87,18 @@ def check(
             print(f"\r\x1b[K{what} …"[:110], end="", file=sys.stderr, flush=True)
 
     report = run(
-        candidate, kind=kind, causal=None if causal is None else CAUSAL[causal], layout=layout, scale=scale,
-        window=window, softcap=softcap, args=None if args is None else _arguments(args), seed=seed, device=device,
-        strict=strict, timeout=timeout, memory=int(memory * 2**30), progress=progress,
-    )  # fmt: skip
+        candidate,
+        **meant,
+        window=window,
+        softcap=softcap,
+        args=None if args is None else _arguments(args),
+        seed=seed,
+        device=device,
+        strict=strict,
+        timeout=timeout,
+        memory=int(memory * 2**30),
+        progress=progress,
+    )
     if interactive:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     if html is not None:
@@ -87,6 +111,10 @@ def check(
         print(as_text(report, colour=sys.stdout.isatty()))
         if html is not None:
             print(f"wrote {html}")
+    if exercise is not None:
+        said = exercises.settle(exercise, report)
+        if not as_json:
+            print(f"\n{said}")
     raise typer.Exit(report.exit_code)
 
 

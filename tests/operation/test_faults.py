@@ -483,4 +483,6 @@ def test_a_query_that_is_nan_gives_no_weight_to_keys_it_may_not_see(impl: str) -
     assert bool(seen.first_weight[:, :, 3].eq(0).all())
     assert seen.received.isnan().nonzero()[:, 2].unique().tolist() == [2, 3]  # which it may see
     assert seen.rows.isnan().nonzero()[:, 3].unique().tolist() == [2, 3]
-    assert bool(observe(q, k, v, mask=Window(2), observables=Observables(), impl=impl).map_max[:, :, 8:].isfinite().all())
+    assert bool(
+        observe(q, k, v, mask=Window(2), observables=Observables(), impl=impl).map_max[:, :, 8:].isfinite().all()
+    )

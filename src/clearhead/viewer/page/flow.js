@@ -4,7 +4,7 @@ import { el } from "./dom.js";
 import { reading } from "./words.js";
 
 const LINE = 34; // pixels
-const BEYOND = 12; // lines kept above and below those in sight
+const BEYOND = 5; // lines kept above and below those in sight
 
 /** @typedef {{first: number, end: number, rule: boolean}} Line tokens first to end − 1; a rule stands above what the model wrote */
 

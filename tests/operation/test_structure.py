@@ -34,7 +34,7 @@ MAY_IMPORT = {
 # Between attention and what shows things to people.
 MIDDLE = (
     "accelerate", "nn", "watch", "trace", "summary", "tracefile", "whole", "check", "roles", "ladder", "pyramid",
-    "pattern", "rollout", "estimate", "keeping", "distributed",
+    "pattern", "rollout", "estimate", "keeping", "settling", "distributed",
 )  # fmt: skip
 UPPER = ("models", "survey", "viewer", "lesson")
 MIDDLE_MAY = (*MAY_IMPORT, *MIDDLE)

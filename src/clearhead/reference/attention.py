@@ -45,9 +45,8 @@ def pattern(
     lse, top, total = _logsumexp(columns)  # (b, hq, tq)
     # Measured from the largest logit, not from L: where logits are as large as numbers go, L − z has no digits left.
     weights = torch.exp(logits - top[..., None]) / torch.where(total == 0, 1.0, total)[..., None]
-    weights = torch.where(
-        visible, weights, 0.0
-    )  # also where L is NaN: a NaN query gives nothing to what it may not see
+    # A query that is NaN gives no weight to what it may not see either.
+    weights = torch.where(visible, weights, 0.0)
     return Pattern(logits, lse, weights, visible.expand_as(logits))
 
 

@@ -17,6 +17,7 @@ from clearhead.errors import ArgumentError, message
 from clearhead.keeping import Kept
 from clearhead.masks import Mask, Sizes
 from clearhead.observables import Observables, Observation
+from clearhead.settling import settled
 from clearhead.trace import Call, Head, Tokens, Trace
 from clearhead.watch.modules import ModulePath
 
@@ -175,6 +176,7 @@ class Recorder:
             values["rows"] = seen.lse.new_zeros(B, Hq, 0, Tk)
         found = dataclasses.replace(seen, values=values)
         found = found if numbers is None else found[:, numbers]
+        found = dataclasses.replace(found, values=settled(found.values))
         if before is None:
             chosen = None if numbers is None else tuple(numbers)
             before = Call(self.where.name, layer, found, self.run, crosses, chosen, tokens, keys)

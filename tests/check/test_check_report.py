@@ -84,6 +84,18 @@ def test_the_report_says_in_plain_words_what_was_computed_and_where(report):
     assert len(text.splitlines()) < 50
 
 
+def test_a_line_that_would_read_the_same_is_not_offered_as_a_remedy(tmp_path):
+    path = tmp_path / "twice.py"
+    path.write_text(
+        "import torch\ndef twice(q, k, v):\n    s = q @ k.mT * q.shape[-1] ** -0.5\n"
+        "    return torch.softmax(torch.softmax(s,-1),-1) @ v\n"
+    )
+    text = str(check(f"{path}:twice"))
+    assert "softmax is taken twice" in text
+    assert "(twice.py:4)" in text
+    assert "could read" not in text
+
+
 def test_json_holds_everything_and_comes_back(report):
     made = json.loads(report.to_json())
     assert made["verdict"] == "wrong"

@@ -59,7 +59,8 @@ def point(sources: list[Source], mistake: str) -> tuple[Line | None, str]:
             text = source.lines[number - 1].strip() if 0 < number <= len(source.lines) else ""
             if text:
                 change = _changed(text, dimension, option, source)
-                return Line(source.file, source.first + number - 1, text), change if change != text else ""
+                same = "".join(change.split()) == "".join(text.split())
+                return Line(source.file, source.first + number - 1, text), "" if same else change
             del node
     return None, ""
 

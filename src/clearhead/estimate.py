@@ -27,10 +27,8 @@ class Estimate:
     """What `estimate` expects of looking at some attention calls; printed, it is one line."""
 
     seconds: float  # time to compute the output and measure everything
-    bytes: int  # of the output and everything measured, which stays; scratch memory comes on top (tens of MB at any length)
-    eager_bytes: (
-        int  # of the weights alone, as a model that returns them keeps them: all T×T of every head, in query's dtype
-    )
+    bytes: int  # of the output and everything measured, which stays; tens of MB of scratch memory come on top
+    eager_bytes: int  # of all T×T weights of every head, in query's dtype, as a model that returns them keeps them
     pairs: int  # query-key pairs that are met, over all heads and calls
     impl: str
     sizes: tuple[int, int, int, int]  # B, Hq, Tq, Tk of one call

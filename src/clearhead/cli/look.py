@@ -94,6 +94,7 @@ def look(
         top_k=max(top_k, outputs.kept),
         cells=outputs.cells,
         keep=outputs.keep,
+        say=_say,
     )
     chosen = view.notable() if wanted is None else view.trace.check(wanted)
     outputs.write(view, chosen, view.query(token))
@@ -149,7 +150,11 @@ def loaded(model: str) -> Model:
     """The model of a name; what takes long is said on stderr."""
     from clearhead.models import load
 
-    return load(model, progress=lambda said: print(said, file=sys.stderr, flush=True))
+    return load(model, progress=_say)
+
+
+def _say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
 
 
 def _check_text(text: str) -> None:

@@ -49,6 +49,15 @@ class HubModel(Model):
     def vocabulary(self) -> int:  # noqa: D102
         return int(self.config.get_text_config().vocab_size)
 
+    @property
+    def attention_sizes(self) -> tuple[int, int, int, int] | None:  # noqa: D102
+        c = self.config.get_text_config()
+        layers, heads = getattr(c, "num_hidden_layers", None), getattr(c, "num_attention_heads", None)
+        if not isinstance(layers, int) or not isinstance(heads, int):
+            return None
+        width = getattr(c, "head_dim", None) or c.hidden_size // heads
+        return layers, heads, getattr(c, "num_key_value_heads", None) or heads, width
+
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False).input_ids)
 

@@ -45,6 +45,11 @@ class Model(ABC):
     def vocabulary(self) -> int:
         """How many tokens it knows."""
 
+    @property
+    def attention_sizes(self) -> tuple[int, int, int, int] | None:
+        """Layers, query heads, key heads and width of a head; None where that is not known before a run."""
+        return None
+
     @abstractmethod
     def pieces(self, ids: list[int]) -> list[str]:
         """What each token reads as, one string a token; see `clearhead.models.tokens`.

@@ -50,6 +50,11 @@ class OwnModel(Model):
     def vocabulary(self) -> int:  # noqa: D102
         return self.config.vocabulary
 
+    @property
+    def attention_sizes(self) -> tuple[int, int, int, int]:  # noqa: D102
+        c = self.config
+        return c.layers, c.heads, c.heads, c.width // c.heads
+
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from clearhead.errors import InputError
+from clearhead.estimate import estimate
+from clearhead.masks import Causal
 from clearhead.models import Model
 from clearhead.observables import Observables
 from clearhead.roles import RoleScore, label, roles
 from clearhead.trace import Head, Trace
 from clearhead.watch import watch
 
+LONG = 1000  # tokens from which on it is said beforehand what looking will cost
 PREFERRED = ("induction", "duplicate-token", "previous-token", "first-token", "self")
 
 
@@ -101,6 +106,7 @@ def look(
     top_k: int = 8,
     cells: int = 0,
     keep: str | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> View:
     """Run a model on a text under `watch`, and say what every head did.
 
@@ -117,6 +123,7 @@ def look(
         top_k: how many keys are kept for every query.
         cells: cells along each side of every head's map; 0 for no maps.
         keep: "qk" or "qkv" keeps queries and keys (and values) to look closer afterwards, as `watch` does.
+        say: told before a long text is read what looking at it will cost.
 
     Raises:
         InputError: nothing to read, `start` beyond the text, `write` that leaves no room, no such token.
@@ -136,6 +143,8 @@ def look(
 
     rows = () if token is None else (_position(token, len(whole)),)
     observables = Observables(top_k=top_k, map=cells, rows=rows, token_ids=torch.tensor(whole), distance_histogram=True)
+    if say is not None and len(whole) >= LONG and model.attention_sizes is not None:
+        say(_cost(model.attention_sizes, len(whole), observables))
     began = time.perf_counter()
     with watch(model.network, observables=observables, keep=keep) as trace:
         model.read(whole)
@@ -147,3 +156,12 @@ def look(
     return View(
         model.name, model.context, trace, roles(trace), len(prompt), len(before) + len(after), start, len(ids), seconds
     )
+
+
+def _cost(sizes: tuple[int, int, int, int], T: int, observables: Observables) -> str:
+    """One line on a run that is about to begin."""
+    layers, heads, key_heads, width = sizes
+    query, key = (torch.zeros(()).expand(1, h, T, width) for h in (heads, key_heads))
+    expected = estimate(query, key, key, mask=Causal(), observables=observables, layers=layers)
+    output = layers * heads * T * width * query.element_size()  # is the model's own, and not kept
+    return f"{dataclasses.replace(expected, bytes=expected.bytes - output)}; the rest of the model comes on top"

@@ -98,13 +98,13 @@ def value_norms(value: Tensor, output_weight: Tensor | None, Hq: int, dtype: tor
 
 
 def group_means(weights: Tensor, measuring: Measuring) -> tuple[Tensor, Tensor]:
-    """Mean weight of each group of keys (columns) over the queries of each group (rows), (B, Hq, G, G); queries, (b, 1, G)."""
+    """Mean weight of each group of keys (columns) over the queries of each group (rows), (B, Hq, G, G); queries, (B, 1, G)."""
     if measuring.query_groups is None:
         raise RuntimeError("group_means needs groups")
     members = torch.nn.functional.one_hot(measuring.query_groups + 1, measuring.groups + 1)[..., 1:]  # (b, Tq, G)
     if measuring.padded is not None:
         members = members * ~measuring.padded[..., None]
-    counts = members.sum(1)[:, None]
+    counts = members.sum(1)[:, None].expand(len(weights), -1, -1)
     kept = torch.where(members.any(-1)[:, None, :, None], weights, 0.0)  # not times: padding may hold NaN
     members = members.to(weights.dtype)
     return (members.mT[:, None] @ kept) / counts[..., None].clamp(min=1), counts

@@ -265,9 +265,7 @@ class Observation:
     group_mean = _Measured(
         "B Hq G G", "key_groups=ids", "Mean of `group_weight` over the queries of each group (rows); padding left out."
     )
-    group_queries = _Measured(
-        "B 1 G", "key_groups=ids", "How many queries, padding left out, each group has. B may be 1."
-    )
+    group_queries = _Measured("B 1 G", "key_groups=ids", "How many queries, padding left out, each group has.")
     group_top_keys = _Measured("B Hq Tq G k", "group_top_k=k, key_groups=ids", "As `top_keys`, inside every group.")
     group_top_weights = _Measured("B Hq Tq G k", "group_top_k=k, key_groups=ids", "Their weights.")
     value_norm = _Measured("B Hq Tk", "contributions=True", "‖v_j‖, or ‖W_O^h v_j‖ where `output_weight` was given.")

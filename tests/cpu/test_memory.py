@@ -19,6 +19,7 @@ from clearhead import ALiBi, Causal, Documents, Observables, Padding, Window, at
 from clearhead.kernels.cpu import run, threads
 from clearhead.kernels.problem import Problem
 from clearhead.masks import Dense, Sizes
+from clearhead.measuring import ready
 
 GUARD = 4096  # bytes in front of and behind every tensor
 MARK = 0xA5
@@ -104,8 +105,10 @@ def test_nothing_is_written_beside_the_results_and_nothing_uninitialised_is_used
         normal(*s, dtype=dtype) for s in ((2, 4, Tq, D), (2, 2, Tk, D), (2, 2, Tk, Dv), (2, 4, Tq, Dv))
     )
     ids = torch.arange(Tk) % 11
-    wanted = Observables(top_k=5, map=7, rows=(0, -1), token_ids=ids)
-    padded = None
+    wanted = Observables(
+        top_k=5, map=7, rows=(0, -1), token_ids=ids, key_groups=ids % 3, group_top_k=2, sum_squares=True,
+        distance_histogram=True, contributions=True, row_weights=torch.linspace(-1, 1, Tq),
+    )  # fmt: skip
 
     def everything(p: Problem, grad: Tensor) -> dict[str, Tensor]:
         out, lse = run.attention(p)
@@ -113,7 +116,7 @@ def test_nothing_is_written_beside_the_results_and_nothing_uninitialised_is_used
         for with_bias in (False, True):
             gradients = run.backward(p, out, lse, grad, torch.ones_like(lse), with_bias)
             found |= {f"d_{n} {with_bias}": x for n, x in gradients._asdict().items() if x is not None}
-        return found | run.observe(p, wanted, Tk - Tq, padded)[1]
+        return found | run.observe(p, ready(wanted, p.query, p.key, p.value, None, torch.float32))[1]
 
     guarded = {n: surrounded(x) if isinstance(x, Tensor) and x.is_floating_point() else x for n, x in given.items()}
     p = problem(*(surrounded(x) for x in (q, k, v)), guarded)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from clearhead.errors import ArgumentError, message
@@ -97,13 +98,18 @@ def value_norms(value: Tensor, output_weight: Tensor | None, Hq: int, dtype: tor
     return found
 
 
+def one_hot(groups: Int[Tensor, "b t"], count: int) -> Bool[Tensor, "b t g"]:
+    """Whether each position belongs to each group; −1 belongs to none."""
+    return groups[..., None] == torch.arange(count, device=groups.device)
+
+
 def group_means(weights: Tensor, measuring: Measuring) -> tuple[Tensor, Tensor]:
     """Mean weight of each group of keys (columns) over the queries of each group (rows), (B, Hq, G, G); queries, (B, 1, G)."""
     if measuring.query_groups is None:
         raise RuntimeError("group_means needs groups")
-    members = torch.nn.functional.one_hot(measuring.query_groups + 1, measuring.groups + 1)[..., 1:]  # (b, Tq, G)
+    members = one_hot(measuring.query_groups, measuring.groups)  # (b, Tq, G)
     if measuring.padded is not None:
-        members = members * ~measuring.padded[..., None]
+        members = members & ~measuring.padded[..., None]
     counts = members.sum(1)[:, None].expand(len(weights), -1, -1)
     kept = torch.where(members.any(-1)[:, None, :, None], weights, 0.0)  # not times: padding may hold NaN
     members = members.to(weights.dtype)

@@ -79,6 +79,14 @@ def masks(reading: Reading) -> Finding:
     return right(name, how)
 
 
+def masked_sizes(reading: Reading) -> Sizes:
+    """The sizes of a call that is given a mask."""
+    subject = reading.subject
+    if isinstance(subject, FunctionSubject):
+        return subject.limited(reading.ordinary)
+    return Sizes(2, 1, 1, subject.length, subject.length, 1, 1)
+
+
 @check
 def padding(reading: Reading) -> Finding:
     """Whatever stands in places that the mask hides changes nothing."""
@@ -86,13 +94,7 @@ def padding(reading: Reading) -> Finding:
     if subject.mask_argument is None or subject.mask_shape is None:
         return skipped(name, "it takes no mask")
     given = given_to(reading)
-    sizes = (
-        reading.ordinary
-        if isinstance(subject, FunctionSubject)
-        else Sizes(2, 1, 1, subject.length, subject.length, 1, 1)
-    )
-    if isinstance(subject, FunctionSubject):
-        sizes = subject.limited(sizes)
+    sizes = masked_sizes(reading)
     mask = some_mask(sizes, 0, "bt").clone()
     mask[:] = True
     last = sizes.Tk - 1
@@ -113,13 +115,7 @@ def empty_rows(reading: Reading) -> Finding:
     if subject.mask_argument is None or subject.mask_shape is None:
         return skipped(name, "it takes no mask, so every query sees something")
     given = given_to(reading)
-    sizes = (
-        reading.ordinary
-        if isinstance(subject, FunctionSubject)
-        else Sizes(2, 1, 1, subject.length, subject.length, 1, 1)
-    )
-    if isinstance(subject, FunctionSubject):
-        sizes = subject.limited(sizes)
+    sizes = masked_sizes(reading)
     mask = torch.ones(sizes.B, 1, sizes.Tq, sizes.Tk, dtype=torch.bool)
     whole_sample = subject.mask_shape in ("bt", "b11t")
     if whole_sample:

@@ -21,7 +21,7 @@ from torch.nn.functional import pad
 from clearhead.kernels import tiled
 from clearhead.kernels.problem import Problem, viewers_by_intervals, visible_by_intervals
 from clearhead.kernels.tiled import Tile, Workspace, add_query_rows, key_rows, put_query_rows
-from clearhead.measuring import Measuring
+from clearhead.measuring import Measuring, one_hot
 
 TILE_KEYS = 1024  # wider than without looking: the search for the k largest costs less the more keys it is spread over
 BLOCK_BYTES = 32 << 20  # logits of one block of rows over the heads taken together; its weights need as much again
@@ -475,11 +475,6 @@ class _PooledQuantities:
         if self.want.map:
             self.found["map_mean"] /= self.counts.clamp(min=1)
         return {n: x.to(self.p.query.dtype) if x.is_floating_point() else x for n, x in self.found.items()}
-
-
-def one_hot(groups: Int[Tensor, "b t"], count: int) -> Bool[Tensor, "b t g"]:
-    """Whether each position belongs to each group; −1 belongs to none."""
-    return groups[..., None] == torch.arange(count, device=groups.device)
 
 
 def _pieces(bounds: list[int], i0: int, i1: int) -> list[tuple[int, slice]]:

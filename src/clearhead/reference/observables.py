@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from clearhead.measuring import Measuring
+from clearhead.measuring import Measuring, one_hot
 from clearhead.reference.attention import Pattern
 from clearhead.reference.maps import pooled_map
 
@@ -79,11 +79,6 @@ def observe(pattern: Pattern, measuring: Measuring, *, sinks: Float[Tensor, " hq
             ]
             found["group_top_keys"], found["group_top_weights"] = (torch.cat([x[n] for x in best], -2) for n in (0, 1))
     return found
-
-
-def one_hot(groups: Int[Tensor, "b t"], count: int) -> Bool[Tensor, "b t g"]:
-    """Whether each position belongs to each group; −1 belongs to none."""
-    return groups[..., None] == torch.arange(count, device=groups.device)
 
 
 def distance_histogram(

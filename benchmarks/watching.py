@@ -1,35 +1,52 @@
 """What watching a real model costs: `python benchmarks/watching.py [MODEL] [TOKENS …]`.
 
-Rounds of each kind in turn, and the medians of their times; memory is the peak beyond the plain forward. MODEL is
-any name that `clearhead look --model` takes, "smollm2" by default; "eager" is measured up to 1,024 tokens.
+Rounds of each kind in turn, and the medians of their times; MODEL is any name that `clearhead look --model` takes, "smollm2" by
+default; "eager" is measured up to 1,024 tokens. Memory is the peak of a process that reads twice and watches both times, less
+that of one that reads twice plainly: the allocator's own growth from one reading to the next is then in both.
 """
 
 from __future__ import annotations
 
 import resource
 import statistics
+import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 
 from clearhead import watch
-from clearhead.models import load
+from clearhead.models import Model, load
 
 ROUNDS = 3
+
+
+def passage(model: Model, tokens: int) -> list[int]:
+    """This many tokens of the documentation."""
+    text = "\n".join(
+        path.read_text("utf-8") for path in sorted(Path(__file__).parent.parent.joinpath("docs").rglob("*.md"))
+    )
+    return model.encode_part(text * 4)[:tokens]
+
+
+def peak(kind: str, name: str, tokens: int) -> None:
+    """Print the peak memory of this process, in MB, after reading twice."""
+    model = load(name)
+    ids = passage(model, tokens)
+    for _ in range(2):
+        with watch(model.network) if kind == "watched" else nullcontext():
+            model.read(ids)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000)
 
 
 def main() -> None:
     name, *lengths = sys.argv[1:] or ["smollm2"]
     model = load(name, progress=print)
-    text = "\n".join(
-        path.read_text("utf-8") for path in sorted(Path(__file__).parent.parent.joinpath("docs").rglob("*.md"))
-    )
-    ids = model.encode_part(text * 4)
     print(f"{name}: {torch.get_num_threads()} threads, medians of {ROUNDS} rounds")
     for tokens in map(int, lengths or ["512", "1024", "2048"]):
-        part = ids[:tokens]
+        part = passage(model, tokens)
 
         def plain(part: list[int] = part) -> None:
             model.read(part)
@@ -49,9 +66,11 @@ def main() -> None:
             kinds["eager"] = eager
         found: dict[str, list[float]] = {kind: [] for kind in kinds}
         plain()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         watched()
-        more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1000
+        peaks = {
+            kind: int(subprocess.check_output([sys.executable, __file__, "--peak", kind, name, str(tokens)]))
+            for kind in ("plain", "watched")
+        }
         for _ in range(ROUNDS):
             for kind, run in kinds.items():
                 began = time.perf_counter()
@@ -59,8 +78,11 @@ def main() -> None:
                 found[kind].append(time.perf_counter() - began)
         seconds = {kind: statistics.median(times) for kind, times in found.items()}
         told = ", ".join(f"{kind} {s:.2f} s ({s / seconds['plain']:.2f}×)" for kind, s in seconds.items())
-        print(f"{tokens:>6} tokens: {told}; watching took {more:.0f} MB more")
+        print(
+            f"{tokens:>6} tokens: {told}; peak memory "
+            f"{peaks['plain']:,} MB, watched {peaks['watched'] - peaks['plain']:+,} MB"
+        )
 
 
 if __name__ == "__main__":
-    main()
+    peak(*sys.argv[2:4], int(sys.argv[4])) if sys.argv[1:2] == ["--peak"] else main()

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 import torch
@@ -66,6 +68,19 @@ def test_an_exception_leaves_nothing_installed():
     with watch(model) as trace:  # and the thread is free to watch again
         model(torch.randn(1, 4, 8))
     assert len(trace.calls) == 3
+
+
+def test_a_forgotten_trace_is_gone_at_once():
+    model = Stack()
+    gc.disable()  # without the collector: nothing goes round in a circle
+    try:
+        with watch(model) as trace:
+            model(torch.randn(1, 4, 8))
+        there = weakref.ref(trace)
+        del trace
+        assert there() is None
+    finally:
+        gc.enable()
 
 
 def test_an_exception_inside_a_module_does_not_shift_later_names():

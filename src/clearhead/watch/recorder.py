@@ -126,7 +126,8 @@ class Recorder:
         return known if known is not None and known.shape[1] == Tq and len(known) in (1, B) else None
 
     def release(self) -> None:
-        """Leave nothing behind in the model's caches."""
+        """Leave nothing behind in the model's caches, and no circle that would keep a forgotten trace in memory."""
+        self.where.watched = None
         for cache in self.caches:
             cache.__dict__.pop("reorder_cache", None)
         self.caches.clear()

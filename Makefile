@@ -33,8 +33,10 @@ bench: .venv/user ## speed and memory against PyTorch's own attention, on this m
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/cold_start.py
 
-docs: .venv/dev ## write docs/reference/ from the docstrings and the command's own help
+docs: .venv/dev ## write docs/reference/ from the docstrings and the command's own help, and the site to site/index.html
 	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+	@echo "open site/index.html"
 
 screenshots: .venv/dev ## make the pictures of the viewer in docs/pictures/ again; needs Chromium
 	$(BIN)/python docs/screenshots.py

@@ -12,6 +12,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+__all__ = [
+    "ArgumentError",
+    "ClearheadError",
+    "ImplementationError",
+    "InputError",
+    "NotMeasuredError",
+    "NothingSeenWarning",
+    "RanksError",
+]
+
+
 class ClearheadError(ValueError):
     """Base of every error this library raises on purpose; a `ValueError`."""
 

@@ -16,6 +16,8 @@ from torch.nn.functional import pad
 from clearhead.errors import ArgumentError, message
 from clearhead.observables import Observation
 
+__all__ = ["join_keys", "join_queries"]
+
 PER_KEY = ("received", "viewers", "weighted_received", "received_by_group")  # added up over queries; keys come last
 MAPS = ("map_mean", "map_max")
 GROUPED = ("group_mean", "group_queries")

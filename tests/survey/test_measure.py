@@ -14,7 +14,8 @@ from clearhead import Observables, Trace, watch
 from clearhead.models import OwnModel, load
 from clearhead.roles import roles
 from clearhead.survey import Corpus, Options, Survey, survey
-from clearhead.survey.measure import QUANTITIES
+from clearhead.survey.measure import QUANTITIES, _middle
+from clearhead.survey.packing import Pack, Piece
 
 TEXTS = [
     "The king is dead. Long live the king. The king is dead, long live the queen.",
@@ -102,6 +103,50 @@ def test_means_variances_and_quantiles_are_those_of_all_tokens(name: str, found:
         assert row["documents"] == len(means)
         assert row["document_mean"] == pytest.approx(means.mean(), abs=1e-5, rel=1e-5)
         assert row["document_error"] == pytest.approx(means.std(ddof=1) / math.sqrt(len(means)), abs=1e-5, rel=1e-3)
+
+
+def test_uniform_attention_has_what_is_said_of_it(found: Survey, alone: Any) -> None:
+    def of_piece(name: str, T: int) -> list[float]:
+        keys = np.arange(1, T + 1)
+        if name == "entropy":
+            return list(np.log(keys))
+        return list((keys - 1) / 2 if name == "distance" else 1 / keys)
+
+    for row in found.table("observables"):
+        if row["observable"] in ("max_logit", "received"):
+            assert math.isnan(row["uniform"])
+        if row["observable"] in ("entropy", "distance", "max_weight", "sum_squares"):
+            means = [np.mean([x for _, ids in of for x in of_piece(row["observable"], len(ids))]) for of in alone]
+            assert row["uniform"] == pytest.approx(np.mean(means), rel=1e-9)
+    scores = {(r["layer"], r["head"], r["role"]): r["uniform"] for r in found.table("roles")}
+    for row in found.table("observables"):
+        if role := QUANTITIES[row["observable"]].role:
+            assert row["uniform"] == scores[row["layer"], row["head"], role]
+
+
+@pytest.mark.parametrize(
+    ("seen", "middles"),
+    [
+        ([1, 2, 3, 1, 2], [0, 0.5, 1, 0, 0.5]),  # looking back, two texts of 3 and 2 tokens
+        ([1, 2, 2, 1, 2], [0, 0.5, 0.5, 0, 0.5]),  # in a window of two keys
+        ([3, 3, 3, 2, 2], [-1, 0, 1, -0.5, 0.5]),  # everywhere
+        ([2, 3, 2, 2, 2], [math.nan] * 5),  # one ahead: a number of keys does not say which
+    ],
+)
+def test_the_middle_of_the_keys_in_sight(seen: list[int], middles: list[float]) -> None:
+    pack = Pack((Piece(0, 0, (5, 6, 7)), Piece(1, 0, (8, 9))))
+    assert _middle(np.array(seen, float), pack).tolist() == pytest.approx(middles, nan_ok=True)
+
+
+def test_tokens_are_listed_with_what_they_read_as(model: OwnModel, found: Survey, alone: Any) -> None:
+    counts: dict[int, int] = {}
+    for of in alone:
+        for _, ids in of:
+            for i in ids:
+                counts[i] = counts.get(i, 0) + 1
+    assert [(row["id"], row["text"], row["count"]) for row in found.table("tokens")] == [
+        (i, model.pieces([i])[0], counts[i]) for i in sorted(counts)
+    ]
 
 
 def test_roles_are_the_mean_of_the_documents_own_roles(model: OwnModel, tmp_path: Path) -> None:

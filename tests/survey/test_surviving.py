@@ -127,7 +127,7 @@ def test_what_was_read_and_what_could_not_be_is_told(whole: Path) -> None:
     found = load(whole)
     assert {path.name for path in whole.iterdir()} == {
         "survey.json", "summary.json", "arrays.safetensors",
-        *(f"{name}.parquet" for name in ("heads", "roles", "observables", "examples", "bad")),
+        *(f"{name}.parquet" for name in ("heads", "roles", "observables", "examples", "tokens", "bad")),
     }  # fmt: skip
     assert found.summary["bad"] == {"empty": 1, "not UTF-8": 1}
     assert [(row["number"], row["name"], row["reason"]) for row in found.table("bad")] == [
@@ -239,6 +239,9 @@ def test_damaged_files_are_named(tmp_path: Path, texts: Path) -> None:
         load(tmp_path)
     (tmp_path / "survey.json").write_text("[]")
     with pytest.raises(InputError, match=r"its survey.json is no JSON object; the folder is damaged"):
+        load(tmp_path)
+    (tmp_path / "survey.json").write_text('{"format": 1}')
+    with pytest.raises(InputError, match=r"is of format 1, and this version reads 2; survey into a new folder"):
         load(tmp_path)
     (tmp_path / "x.safetensors").write_bytes(b"12345678901234567890")
     with pytest.raises(

@@ -26,7 +26,7 @@ EVERYWHERE, FROM_SECOND, FROM_TWO_KEYS, WITH_A_MATCH, WITH_FAR_KEYS = range(5)
 
 @dataclass(frozen=True)
 class Quantity:
-    """One observable of a survey: its scale, the queries it is meant on, and what uniform attention scores there."""
+    """One observable of a survey: its scale, and the queries it is meant on."""
 
     scale: Scale
     queries: int
@@ -49,6 +49,7 @@ QUANTITIES = {
     "received": Quantity(WEIGHT, EVERYWHERE),
     "sink": Quantity(WEIGHT, EVERYWHERE),  # where the model has learned sinks
 }
+WITH_NULL = frozenset(QUANTITIES) - {"max_logit", "received", "sink"}  # uniform attention has a value that says something
 NEAR = 8  # tokens: itself and the seven beside it
 LEAST_KEYS = 8  # a strong weight among fewer keys is no example of anything
 
@@ -147,16 +148,10 @@ class Measured:
         self, o: int, name: str, queries: list[NDArray[np.bool_]], sights: Floats, of_head: Integers, pack: Pack
     ) -> None:
         """What uniform attention would score; `sights` (some, T) are numbers of keys in sight, `of_head` whose they are."""
-        quantity = QUANTITIES[name]
-        if quantity.role is None:
+        if name not in WITH_NULL:
             return
-        inside = queries[quantity.queries]
-        if quantity.queries == FROM_TWO_KEYS:
-            expected = np.ones_like(sights)
-        elif quantity.queries == WITH_FAR_KEYS:
-            expected = _near(pack, sights[0]) / np.maximum(1, sights)
-        else:
-            expected = (matches(pack) if quantity.queries == WITH_A_MATCH else 1.0) / np.maximum(1, sights)
+        inside = queries[QUANTITIES[name].queries]
+        expected = _uniform(name, sights, pack)
         for (begin, end), piece in zip(_spans(pack), pack.pieces, strict=True):
             sums = np.where(inside[begin:end], expected[:, begin:end], 0).sum(1)
             self.null[o, piece.document] += sums[of_head]
@@ -253,6 +248,28 @@ def joined(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, Any, Any]:
     share = b[0] / np.maximum(1, n)
     step = b[1] - a[1]
     return n, a[1] + step * share, a[2] + b[2] + step**2 * a[0] * share
+
+
+def _uniform(name: str, sights: Floats, pack: Pack) -> Floats:
+    """What uniform attention has of a quantity, of every query, (kinds, T); NaN where that depends on more than numbers of keys."""
+    keys = np.maximum(1, sights)
+    if name == "entropy":
+        return np.log(keys)
+    if name == "distance":
+        return np.stack([_middle(row, pack) for row in keys])
+    if name == "entropy_share":
+        return np.ones_like(sights)
+    if name == "local_weight":
+        return _near(pack, sights[0]) / keys
+    return (matches(pack) if QUANTITIES[name].queries == WITH_A_MATCH else 1.0) / keys
+
+
+def _middle(keys: Floats, pack: Pack) -> Floats:
+    """How far back the middle of the keys lies that a query sees, (T,)."""
+    position, length = pack.position, np.repeat(np.diff(pack.starts), np.diff(pack.starts))
+    if (keys <= position + 1).all():  # nobody looks ahead: the nearest keys, itself the last
+        return (keys - 1) / 2
+    return position - (length - 1) / 2 if (keys == length).all() else np.full(len(keys), np.nan)
 
 
 def matches(pack: Pack) -> Floats:

@@ -4,8 +4,9 @@
 |---|---|
 | `heads.parquet` | a head: layer, head, the role it earned (or null), its score, what uniform attention scores |
 | `roles.parquet` | a head and role: score (mean over documents), standard_error, documents, uniform, labelled |
-| `observables.parquet` | a head and observable: count, mean, variance, least, most, quantiles; document_mean, document_error |
+| `observables.parquet` | a head and observable: count, mean, variance, least, most, quantiles; document_mean, document_error, uniform |
 | `examples.parquet` | one of the K strongest looks of a head: weight, document, name, query and key positions, both contexts |
+| `tokens.parquet` | a token that was read: id, text, count; in the order of `token_ids` |
 | `bad.parquet` | a document that could not be read: number, name, reason |
 | `arrays.safetensors` | `map`, `map_queries`, `position_…`, `token_…`, `sketch_…`, `heads`: see `Survey.arrays` |
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,12 @@ from numpy.typing import NDArray
 from clearhead import roles
 from clearhead.errors import InputError
 from clearhead.survey import state
-from clearhead.survey.measure import Quantity
+from clearhead.survey.measure import WITH_NULL, Quantity
 from clearhead.survey.sketch import BUCKETS, RELATIVE_ERROR
 from clearhead.trace import Head
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-TABLES = ("heads", "roles", "observables", "examples", "bad")
+TABLES = ("heads", "roles", "observables", "examples", "tokens", "bad")
 ARRAYS = "arrays.safetensors"
 KEPT_ARRAYS = (
     "heads", "map", "map_queries", "position_received", "position_viewers", "positions", "token_ids", "token_received",
@@ -86,16 +87,25 @@ class Survey:
 
 
 def load(folder: str | Path) -> Survey:
-    """A finished survey from its folder; raises `InputError` where there is none, or one that is not finished."""
+    """A finished survey from its folder; raises `InputError` where there is none, one that is not finished, or of another format."""
     path = Path(folder)
-    state.read_manifest(path)
+    known = state.read_manifest(path).get("format")
+    if known != state.FORMAT:
+        raise InputError(
+            f"survey {str(path)!r}: is of format {known!r}, and this version reads {state.FORMAT}; survey into a new folder"
+        )
     if not (path / state.SUMMARY).is_file():
         raise InputError(f"survey {str(path)!r}: is not finished; run the same command again, and it goes on")
     return Survey(path)
 
 
-def write(folder: Path, manifest: Mapping[str, Any], quantities: Mapping[str, Quantity]) -> None:
-    """The tables and arrays from what was folded; the summary last, which makes the survey finished."""
+def write(
+    folder: Path, manifest: Mapping[str, Any], quantities: Mapping[str, Quantity], spell: Callable[[int], str]
+) -> None:
+    """The tables and arrays from what was folded; the summary last, which makes the survey finished.
+
+    `spell` says what a token id reads as.
+    """
     arrays, notes = state.load(folder / state.FOLDED)
     names = manifest["observables"]
     heads = [Head(int(layer), int(head)) for layer, head in arrays.get("heads", np.zeros((0, 2), np.int64))]
@@ -112,6 +122,12 @@ def write(folder: Path, manifest: Mapping[str, Any], quantities: Mapping[str, Qu
             for head, best in zip(heads, notes["examples"] or [[]] * len(heads), strict=True)
             for rank, one in enumerate(best)
         ],
+        "tokens": [
+            {"id": i, "text": spell(i), "count": count}
+            for i, count in zip(*(arrays[name].tolist() for name in ("token_ids", "token_count")), strict=True)
+        ]
+        if arrays
+        else [],
         "bad": notes["bad"],
     }
     for name, rows in tables.items():
@@ -193,6 +209,7 @@ def _observables(
             **{f"q{round(100 * share):02d}": x for share, x in zip(QUANTILES, read, strict=True)},
             "document_mean": float(arrays["document_mean"][o, n]) if documents else math.nan,
             "document_error": _error(documents, float(arrays["document_squares"][o, n])), "documents": documents,
+            "uniform": float(arrays["null"][o, n]) / documents if documents and name in WITH_NULL else math.nan,
         }  # fmt: skip
 
 
@@ -221,12 +238,13 @@ def _parquet(name: str, rows: list[Row]) -> bytes:
         "observables": [
             *place, ("observable", text), ("count", whole), ("mean", real), ("variance", real), ("least", real),
             ("most", real), *((f"q{round(100 * share):02d}", real) for share in QUANTILES), ("document_mean", real),
-            ("document_error", real), ("documents", whole),
+            ("document_error", real), ("documents", whole), ("uniform", real),
         ],
         "examples": [
             *place, ("rank", whole), ("weight", real), ("document", whole), ("name", text), ("query", whole), ("key", whole),
             *((f"{which}_{part}", text) for which in ("query", "key") for part in ("before", "token", "after")),
         ],
+        "tokens": [("id", whole), ("text", text), ("count", whole)],
         "bad": [("number", whole), ("name", text), ("reason", text)],
     }[name]  # fmt: skip
     sink = arrow.BufferOutputStream()

@@ -27,7 +27,6 @@ from clearhead.survey.measure import QUANTITIES, Measured, wanted
 from clearhead.survey.packing import Pack, Piece, cut, packs
 from clearhead.watch import watch
 
-FORMAT = 1
 CONTEXT = 12  # tokens kept on either side of the two of an example
 FOLD = 8  # shards folded at a time
 SILENT = 600.0  # seconds after which a rank that reports nothing counts as gone
@@ -120,7 +119,7 @@ def survey(
     if rank:
         return None
     _wait(folder, total, options, ranks, report)
-    results.write(folder, manifest, QUANTITIES)
+    results.write(folder, manifest, QUANTITIES, lambda token: model.pieces([token])[0])
     return results.load(folder)
 
 
@@ -150,7 +149,7 @@ def _arguments(model: Model) -> Any:
 def _manifest(model: Model, corpus: Corpus, options: Options) -> dict[str, Any]:
     """Everything that the result depends on."""
     return {
-        "format": FORMAT,
+        "format": state.FORMAT,
         "clearhead": clearhead.__version__,
         "model": model.name,
         "weights": _weights(model),

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from clearhead.errors import InputError
 
+FORMAT = 2
 MANIFEST, FOLDED, SUMMARY = "survey.json", "folded.safetensors", "summary.json"
 ADDED = (
     "tokens", "map", "map_queries", "position_received", "position_viewers", "positions",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,13 @@ MARKS = [
 # The cells of a table that was opened or stands by itself, once it has any.
 ROWS = """(rows => rows.length && rows)([...document.querySelectorAll('{} tbody tr')]
   .map(r => [...r.children].map(c => c.textContent)))"""
+AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text(encoding="utf-8")
+RUN_AXE = """axe.run(document, {resultTypes: ['violations']}).then((found) => found.violations
+  .filter((v) => ['serious', 'critical'].includes(v.impact))
+  .map((v) => [v.id, v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160) + ' ' + n.failureSummary)]))"""
+STICKS_OUT = """[...document.querySelectorAll('main *')]
+  .filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest('.scroll, .flow'))
+  .slice(0, 3).map((e) => e.outerHTML.slice(0, 120))"""
 HOSTILE = [
     "<|start|>", "<script>hit=1</script>", "</script>", '"><img·src=x·onerror=hit=1>', "\"'`${hit=1}", "&lt;", "‹U+202E›",
     "\u202eabc", "שלום", "e\u0301\u0301\u0301", "👩‍👩‍👧", "\x00", "=1+1", "·a", "↵", "·", "{{x}}", "javascript:hit=1",

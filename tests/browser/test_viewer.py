@@ -7,7 +7,20 @@ import time
 from pathlib import Path
 
 import pytest
-from reading import HOSTILE, MARKS, ROWS, chromium, percent, quiet, rows_of, shown_weight, text_of
+from reading import (
+    AXE,
+    HOSTILE,
+    MARKS,
+    ROWS,
+    RUN_AXE,
+    STICKS_OUT,
+    chromium,
+    percent,
+    quiet,
+    rows_of,
+    shown_weight,
+    text_of,
+)  # fmt: skip
 
 from clearhead.rollout import rollout
 from clearhead.trace import Head
@@ -18,7 +31,6 @@ from views import kept_shown, planted_shown, twice
 
 pytestmark = MARKS
 VIEWS = ("overview", "head", "text", "rollout", "compare")
-AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -375,14 +387,6 @@ def test_tables_as_csv_are_quoted_and_hold_no_formulas(opened):
         at, weight = int(lines[1].split(",")[0]), float(lines[1].rsplit(",", 1)[1])
         assert weight == nasty.line([Head(0, 0)], "query", 59).arrays["values"][at]
         quiet(chrome)
-
-
-RUN_AXE = """axe.run(document, {resultTypes: ['violations']}).then((found) => found.violations
-  .filter((v) => ['serious', 'critical'].includes(v.impact))
-  .map((v) => [v.id, v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160) + ' ' + n.failureSummary)]))"""
-STICKS_OUT = """[...document.querySelectorAll('main *')]
-  .filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest('.scroll, .flow'))
-  .slice(0, 3).map((e) => e.outerHTML.slice(0, 120))"""
 
 
 @pytest.mark.parametrize("view", VIEWS)

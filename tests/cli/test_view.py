@@ -64,10 +64,11 @@ def asked(address: str, path: str, body: bytes | None = None, **headers: str) ->
     raise AssertionError("nobody answered")
 
 
-def names_of(address: str) -> list[str]:
+def names_of(address: str, what: str = "traces") -> list[str]:
     token = address.partition("#token=")[2]
     key = asked(address, "/api/session", json.dumps({"token": token}).encode())["key"]
-    return [each["name"] for each in asked(address, "/api/traces", Authorization=f"Clearhead {key}")["traces"]]
+    assert asked(address, "/api/shown", Authorization=f"Clearhead {key}") == {"shown": what}
+    return [each["name"] for each in asked(address, f"/api/{what}", Authorization=f"Clearhead {key}")[what]]
 
 
 def test_view_serves_traces_until_ctrl_c(trace):
@@ -75,6 +76,44 @@ def test_view_serves_traces_until_ctrl_c(trace):
     assert names_of(address) == ["run.trace", "run.trace"]
     err, code = ended(process)
     assert (err.splitlines()[-1], code) == ("stopped", 0)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    from surveyed import two_surveys
+
+    return [found.folder for found in two_surveys(tmp_path_factory.mktemp("surveys"))]
+
+
+def test_view_serves_the_folders_of_surveys(folders):
+    process, address = serving("view", *map(str, folders), "--no-browser")
+    assert names_of(address, "surveys") == ["base", "tuned"]
+    err, code = ended(process)
+    assert (err.splitlines()[-1], code) == ("stopped", 0)
+
+
+def test_survey_says_how_to_see_what_it_found(folders, clearhead):
+    texts = folders[0].parent / "texts"
+    code, said, _ = clearhead("survey", "builtin", str(texts), "--out", str(folders[0]), "--length", "256")
+    assert code == 0
+    assert said.splitlines()[-1] == f"wrote {folders[0]}; to see it in the browser: clearhead view {folders[0]}"
+    code, said, _ = clearhead("survey", "--compare", *map(str, folders))
+    assert code == 0
+    assert said.splitlines()[-1] == f"to see them in the browser: clearhead view {folders[0]} {folders[1]}"
+
+
+def test_folders_that_cannot_be_shown_are_refused_in_words(folders, trace, clearhead, tmp_path):
+    for words, why in (
+        (
+            ("view", str(tmp_path)),
+            f"survey '{tmp_path}': there is no survey in it (survey.json: No such file or directory)",
+        ),
+        (("view", str(trace), str(folders[0])), f"{trace} is a trace, and {folders[0]} a survey: show them one"),
+        (("export", str(folders[0]), str(tmp_path / "x.html")), f"and clearhead view {folders[0]} shows a survey"),
+    ):
+        code, out, err = clearhead(*words)
+        assert (code, out) == (2, "")
+        assert why in err
 
 
 def test_look_open_serves_what_it_looked_at_and_saves_it(tmp_path):

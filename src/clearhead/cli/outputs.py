@@ -70,5 +70,6 @@ class Outputs:
         if self.opened:
             from clearhead.cli.serving import serve
             from clearhead.viewer import Shown
+            from clearhead.viewer.questions import Gallery
 
-            serve([Shown.of(view)], port=0, browser=True)
+            serve(Gallery([Shown.of(view)]), port=0, browser=True)

@@ -11,22 +11,39 @@ from clearhead.errors import InputError
 
 if TYPE_CHECKING:
     from clearhead.viewer import Shown
+    from clearhead.viewer.questions import Answering
 
 MOST_SAMPLES = 32  # of a batch, each shown as a trace of its own
 
 
-def serve(shown: list[Shown], *, port: int, browser: bool) -> None:
-    """Show traces until Ctrl-C, in a browser if there is one."""
-    from clearhead.viewer.questions import Gallery
+def serve(gallery: Answering, *, port: int, browser: bool) -> None:
+    """Show traces or surveys until Ctrl-C, in a browser if there is one."""
     from clearhead.viewer.server import Server
 
-    server = Server(Gallery(shown), port=port, say=lambda line: print(line, file=sys.stderr, flush=True))
+    server = Server(gallery, port=port, say=lambda line: print(line, file=sys.stderr, flush=True))
     address = server.address()
     print(f"the viewer is at {address}", flush=True)
     print("Ctrl-C ends it; the address works once, and reloading the page keeps working", file=sys.stderr, flush=True)
     if browser:
         webbrowser.open(address)
     server.run()
+
+
+def gallery(paths: list[Path]) -> Answering:
+    """What is in some files and folders: traces, or surveys."""
+    from clearhead.viewer.questions import Gallery
+
+    folders = [path for path in paths if path.is_dir()]
+    if not folders:
+        return Gallery(read(paths))
+    if len(folders) < len(paths):
+        file = next(path for path in paths if path not in folders)
+        raise InputError(f"{file} is a trace, and {folders[0]} a survey: show them one after the other")
+
+    from clearhead.survey import load
+    from clearhead.viewer.surveys import Surveys
+
+    return Surveys([load(path) for path in folders])
 
 
 def read(paths: list[Path]) -> list[Shown]:

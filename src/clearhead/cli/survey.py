@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -167,7 +168,7 @@ def _show(found: Survey) -> None:
         if earned > BEST:
             table.add_row("", f"and {earned - BEST} more", "", "", "", "labelled")
     _console().print(table)  # type: ignore[attr-defined]
-    print(f"wrote {found.folder}")
+    print(f"wrote {found.folder}; to see it in the browser: clearhead view {shlex.quote(str(found.folder))}")
 
 
 def _compare(base: Path, other: Path) -> None:
@@ -192,6 +193,7 @@ def _compare(base: Path, other: Path) -> None:
     _console().print(table)  # type: ignore[attr-defined]
     if len(rows) > SHOWN:
         print(f"… and {len(rows) - SHOWN} smaller differences; clearhead.survey.compare gives all")
+    print(f"to see them in the browser: clearhead view {shlex.join(map(str, (base, other)))}")
 
 
 def _number(x: float, digits: int) -> str:

@@ -1,4 +1,4 @@
-"""`clearhead view`: traces in the browser. `clearhead export`: a trace as one page."""
+"""`clearhead view`: traces and surveys in the browser. `clearhead export`: a trace as one page."""
 
 from __future__ import annotations
 
@@ -8,16 +8,23 @@ from typing import Annotated
 import typer
 
 from clearhead.cli.files import check_writable, write_whole
+from clearhead.errors import InputError
 
 PORT = typer.Option(min=0, max=65535, help="The port of 127.0.0.1 to serve on; 0 takes one that is free.")
 
 
 def view(
-    traces: Annotated[list[Path], typer.Argument(help="Files that trace.save or look --save wrote.")],
+    shown: Annotated[
+        list[Path],
+        typer.Argument(metavar="TRACES...", help="Files that trace.save or look --save wrote, or folders of surveys."),
+    ],
     port: Annotated[int, PORT] = 0,
     browser: Annotated[bool, typer.Option(help="Open a browser; without it the address is only printed.")] = True,
 ) -> None:
     """Show traces in the browser: every head, zoomed from the whole to one weight, the text, rollout, two runs compared.
+
+    Of the folder that clearhead survey wrote: every head over the whole corpus, its distributions, its strongest looks
+    with their text, two surveys compared.
 
     Served on this machine alone, to whoever has the address that is printed. Nothing is fetched from elsewhere.
 
@@ -26,10 +33,12 @@ def view(
       clearhead view run.trace
 
       clearhead view before.trace after.trace --no-browser --port 8765
-    """
-    from clearhead.cli.serving import read, serve
 
-    serve(read(traces), port=port, browser=browser)
+      clearhead view found tuned
+    """
+    from clearhead.cli.serving import gallery, serve
+
+    serve(gallery(shown), port=port, browser=browser)
 
 
 def export(
@@ -52,6 +61,8 @@ def export(
       clearhead export run.trace small.html --head L2H3 --max-mb 2
     """
     check_writable("OUT", out)
+    if trace.is_dir():
+        raise InputError(f"{trace}: is a folder; export takes a trace, and clearhead view {trace} shows a survey")
 
     from clearhead.cli.serving import read
     from clearhead.trace import Head

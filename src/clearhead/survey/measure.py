@@ -49,7 +49,11 @@ QUANTITIES = {
     "received": Quantity(WEIGHT, EVERYWHERE),
     "sink": Quantity(WEIGHT, EVERYWHERE),  # where the model has learned sinks
 }
-WITH_NULL = frozenset(QUANTITIES) - {"max_logit", "received", "sink"}  # uniform attention has a value that says something
+WITH_NULL = frozenset(QUANTITIES) - {
+    "max_logit",
+    "received",
+    "sink",
+}  # uniform attention has a value that says something
 NEAR = 8  # tokens: itself and the seven beside it
 LEAST_KEYS = 8  # a strong weight among fewer keys is no example of anything
 
@@ -251,7 +255,7 @@ def joined(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, Any, Any]:
 
 
 def _uniform(name: str, sights: Floats, pack: Pack) -> Floats:
-    """What uniform attention has of a quantity, of every query, (kinds, T); NaN where that depends on more than numbers of keys."""
+    """What uniform attention has of a quantity, of every query, (kinds, T); NaN where numbers of keys do not say it."""
     keys = np.maximum(1, sights)
     if name == "entropy":
         return np.log(keys)

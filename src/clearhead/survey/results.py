@@ -4,7 +4,7 @@
 |---|---|
 | `heads.parquet` | a head: layer, head, the role it earned (or null), its score, what uniform attention scores |
 | `roles.parquet` | a head and role: score (mean over documents), standard_error, documents, uniform, labelled |
-| `observables.parquet` | a head and observable: count, mean, variance, least, most, quantiles; document_mean, document_error, uniform |
+| `observables.parquet` | a head and observable: count, mean, variance, quantiles, document_mean, document_error, uniform, … |
 | `examples.parquet` | one of the K strongest looks of a head: weight, document, name, query and key positions, both contexts |
 | `tokens.parquet` | a token that was read: id, text, count; in the order of `token_ids` |
 | `bad.parquet` | a document that could not be read: number, name, reason |
@@ -87,7 +87,7 @@ class Survey:
 
 
 def load(folder: str | Path) -> Survey:
-    """A finished survey from its folder; raises `InputError` where there is none, one that is not finished, or of another format."""
+    """A finished survey from its folder; raises `InputError` for one that is not there, unfinished, or of another format."""
     path = Path(folder)
     known = state.read_manifest(path).get("format")
     if known != state.FORMAT:

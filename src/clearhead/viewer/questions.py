@@ -21,27 +21,37 @@ from clearhead.viewer.packed import Answer
 DIGITS = re.compile(r"-?\d{1,9}", re.ASCII)
 
 
-class Gallery:
-    """The traces shown; one question is answered at a time.
+class Answering:
+    """What a page may ask, by name: the parameters of each question and how it is answered, one at a time."""
+
+    questions: Mapping[str, tuple[tuple[str, ...], Callable[[Any, Mapping[str, str]], Answer]]] = {}
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def ask(self, question: str, parameters: Mapping[str, str]) -> Answer:
+        """The answer; raises `InputError` for what cannot be asked."""
+        if question not in self.questions:
+            raise InputError(f"question {question!r}: expected one of {', '.join(self.questions)}")
+        names, answer = self.questions[question]
+        unknown = sorted(set(parameters) - set(names))
+        if unknown:
+            raise InputError(f"{question}: takes {', '.join(names) or 'nothing'}, and not {unknown[0]!r}")
+        with self._lock:
+            return answer(self, parameters)
+
+
+class Gallery(Answering):
+    """The traces shown.
 
     >>> Gallery([]).ask("traces", {}).facts
     {'traces': []}
     """
 
     def __init__(self, shown: Sequence[Shown]) -> None:
+        super().__init__()
         self._shown = list(shown)
-        self._lock = threading.Lock()
-
-    def ask(self, question: str, parameters: Mapping[str, str]) -> Answer:
-        """The answer; raises `InputError` for what cannot be asked."""
-        if question not in QUESTIONS:
-            raise InputError(f"question {question!r}: expected one of {', '.join(QUESTIONS)}")
-        names, answer = QUESTIONS[question]
-        unknown = sorted(set(parameters) - set(names))
-        if unknown:
-            raise InputError(f"{question}: takes {', '.join(names) or 'nothing'}, and not {unknown[0]!r}")
-        with self._lock:
-            return answer(self, parameters)
+        self.questions = QUESTIONS
 
     def names(self) -> list[str]:
         """What each is called."""
@@ -49,12 +59,7 @@ class Gallery:
 
     def of(self, parameters: Mapping[str, str], name: str = "trace") -> Shown:
         """The trace a question names, by its number; the first if it names none."""
-        number = integer(parameters, name, 0)
-        if not 0 <= number < len(self._shown):
-            raise InputError(
-                message(name, expected=f"a number below {len(self._shown)}", got=str(number), remedy="Ask for traces.")
-            )
-        return self._shown[number]
+        return self._shown[below(parameters, name, len(self._shown), "traces")]
 
 
 def integer(parameters: Mapping[str, str], name: str, default: int | None = None) -> int:
@@ -65,6 +70,14 @@ def integer(parameters: Mapping[str, str], name: str, default: int | None = None
     if text is None or DIGITS.fullmatch(text) is None:
         raise InputError(message(name, expected="a whole number", got=repr(text)[:60], remedy=f"For example {name}=0."))
     return int(text)
+
+
+def below(parameters: Mapping[str, str], name: str, count: int, many: str) -> int:
+    """The number of one of `count` things, 0 by default; `many` is the question that lists them."""
+    number = integer(parameters, name, 0)
+    if not 0 <= number < count:
+        raise InputError(message(name, expected=f"a number below {count}", got=str(number), remedy=f"Ask for {many}."))
+    return number
 
 
 def choice(parameters: Mapping[str, str], name: str, *allowed: str) -> Any:
@@ -163,6 +176,7 @@ def _square(packed: np.ndarray) -> np.ndarray:
 
 
 QUESTIONS: dict[str, tuple[tuple[str, ...], Callable[[Gallery, Mapping[str, str]], Answer]]] = {
+    "shown": ((), lambda *_: Answer({"shown": "traces"})),
     "traces": ((), _traces),
     "trace": (("trace",), _trace),
     "maps": (("trace", "pool"), _maps),

@@ -24,7 +24,7 @@ from typing import Any
 
 from clearhead.errors import ClearheadError, InputError
 from clearhead.viewer.packed import Answer
-from clearhead.viewer.questions import Gallery
+from clearhead.viewer.questions import Answering
 
 try:
     import anyio
@@ -80,7 +80,7 @@ class Server:
     """The viewer on a port of 127.0.0.1.
 
     Arguments:
-        gallery: what is shown.
+        gallery: what is shown: a `Gallery` of traces, or `Surveys`.
         port: 0 for any that is free.
         pages: more pages, such as a lesson's.
         say: called with every line meant for the person who started it.
@@ -93,7 +93,7 @@ class Server:
 
     def __init__(
         self,
-        gallery: Gallery,
+        gallery: Answering,
         *,
         port: int = 0,
         pages: Sequence[Pages] = (),

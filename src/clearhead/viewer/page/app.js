@@ -14,25 +14,48 @@ import { textView } from "./text.js";
 /** @typedef {import("./types.js").Place} Place */
 /** @typedef {{element: HTMLElement, update: (place: Place, before: Place) => void, close: () => void, redraw: () => void}} View */
 
-/** @type {[string, string, (app: App) => View][]} */
-const VIEWS = [
-  ["overview", "Overview", overviewView],
-  ["head", "Head", headView],
-  ["text", "Text", textView],
-  ["rollout", "Rollout", rolloutView],
-  ["compare", "Compare", compareView],
-];
+/**
+ * What is shown: traces here, surveys of a corpus in survey.js.
+ * @typedef {{one: string, many: string, said: string, views: [string, string, (app: App) => View][], foot: string,
+ *   facts: (doc: any) => [string, string][], notices: (doc: any) => (string | null)[]}} Kind
+ */
+
+/** @type {Kind} */
+const TRACES = {
+  one: "trace", many: "traces", said: "Trace",
+  views: [
+    ["overview", "Overview", overviewView],
+    ["head", "Head", headView],
+    ["text", "Text", textView],
+    ["rollout", "Rollout", rolloutView],
+    ["compare", "Compare", compareView],
+  ],
+  foot: "Attention weights show where information can flow, not why the model answers as it does. A role is named when its score is well above that of uniform attention on the same tokens, its null; both are shown.",
+  facts(/** @type {Doc} */ doc) {
+    const T = doc.tokens.length;
+    return [
+      ["model", doc.model || doc.name],
+      ["layers × heads", `${doc.layers.length} × ${Math.round(doc.heads.length / Math.max(1, doc.layers.length))}`],
+      ["tokens", T > doc.prompt ? `${doc.prompt} + ${T - doc.prompt} written` : String(T)],
+      ["all T×T weights", size(doc.bytes.pattern)],
+      ["measured", size(doc.bytes.observed)],
+    ];
+  },
+  notices: (doc) => [doc.gone ? "The file of this trace has gone or was replaced; what is shown is what was read from it." : null, doc.part, ...(doc.left_out ?? [])],
+};
 
 export class App {
   /**
    * @param {HTMLElement} box where the page goes @param {import("./types.js").Source} source
    * @param {{read: () => Place, write: (place: Place, step: boolean) => void, listen: (moved: () => void) => void}} places
+   * @param {Kind} [kind]
    */
-  constructor(box, source, places) {
+  constructor(box, source, places, kind = TRACES) {
+    this.kind = kind;
     this.box = box;
     this.source = new Remembering(source);
     this.places = places;
-    /** @type {{trace: number, name: string}[]} */
+    /** @type {{trace: number, name: string}[]} what is shown, by its number */
     this.traces = [];
     this.trace = -1;
     /** @type {Doc} */
@@ -64,7 +87,8 @@ export class App {
   async start() {
     this.places.listen(() => this.arrive());
     await this.attempt(async () => {
-      this.traces = (await this.source.ask("traces")).facts.traces;
+      const { one, many } = this.kind;
+      this.traces = (await this.source.ask(many)).facts[many].map((/** @type {any} */ each) => ({ trace: each[one], name: each.name }));
       await this.arrive();
     });
   }
@@ -98,10 +122,10 @@ export class App {
   async arrive() {
     const before = this.place;
     const place = this.places.read();
-    const trace = Math.min(this.traces.length - 1, Math.max(0, Number(place.trace) || 0));
+    const trace = Math.min(this.traces.length - 1, Math.max(0, Number(place[this.kind.one]) || 0));
     await this.attempt(async () => {
       if (trace !== this.trace) {
-        this.doc = (await this.source.ask("trace", { trace })).facts;
+        this.doc = (await this.source.ask(this.kind.one, { [this.kind.one]: trace })).facts;
         this.trace = trace;
         this.viewName = "";
       }
@@ -114,11 +138,11 @@ export class App {
   complete(place) {
     const heads = this.doc.heads.map(({ head }) => head);
     /** @type {Place} */
-    const found = { ...place, view: VIEWS.some(([name]) => name === place.view) ? place.view : "overview" };
+    const found = { ...place, view: this.kind.views.some(([name]) => name === place.view) ? place.view : "overview" };
     if (!heads.includes(found.head)) found.head = this.doc.notable;
     const token = Number(found.at);
     const last = this.doc.tokens.length - 1;
-    found.at = found.at !== undefined && Number.isInteger(token) && token >= 0 && token <= last ? String(token) : String(this.doc.token ?? last);
+    if (last >= 0) found.at = found.at !== undefined && Number.isInteger(token) && token >= 0 && token <= last ? String(token) : String(this.doc.token ?? last);
     return found;
   }
 
@@ -127,7 +151,7 @@ export class App {
     const before = this.place;
     const place = { ...before, ...change };
     for (const [name, value] of Object.entries(place)) if (value === "") delete place[name];
-    const trace = Number(place.trace) || 0;
+    const trace = Number(place[this.kind.one]) || 0;
     this.places.write(place, step || place.view !== before.view);
     if (trace !== this.trace) {
       this.arrive();
@@ -143,39 +167,33 @@ export class App {
     if (view !== this.viewName) {
       this.view?.close();
       this.viewName = view;
-      const made = /** @type {(app: App) => View} */ (VIEWS.find(([name]) => name === view)?.[2]);
+      const made = /** @type {(app: App) => View} */ (this.kind.views.find(([name]) => name === view)?.[2]);
       this.header();
       this.view = made(this);
       this.main.replaceChildren(this.view.element);
       this.main.className = view;
-      document.title = this.box.isConnected && this.box.getRootNode() === document ? `${VIEWS.find(([n]) => n === view)?.[1]} · ${this.doc.name} · clearhead` : document.title;
+      document.title = this.box.isConnected && this.box.getRootNode() === document ? `${this.kind.views.find(([n]) => n === view)?.[1]} · ${this.doc.name} · clearhead` : document.title;
     }
     this.view?.update(this.place, before);
   }
 
   header() {
     const { doc } = this;
-    const heads = doc.heads.length, T = doc.tokens.length;
-    const fact = (/** @type {string} */ name, /** @type {string} */ value) => el("div", {}, el("dt", { text: name }), el("dd", { text: value }));
+    const { kind } = this;
     const traces = this.traces.length > 1
-      ? choice("Trace", this.traces.map(({ trace, name }) => [String(trace), name]), String(this.trace), (trace) => this.go({ trace, at: "" }, true))
+      ? choice(kind.said, this.traces.map(({ trace, name }) => [String(trace), name]), String(this.trace), (trace) => this.go({ [kind.one]: trace, at: "" }, true))
       : null;
-    const tabs = VIEWS.map(([name, said]) =>
+    const tabs = kind.views.map(([name, said]) =>
       button(said, () => this.go({ view: name }), { "aria-current": name === this.viewName ? "page" : null, class: "tab" }));
     this.top.replaceChildren(
       el("div", { class: "brand" }, el("h1", { text: "clearhead" }), el("p", { text: "what every head looks at" })),
-      el("dl", { class: "facts" },
-        fact("model", doc.model || doc.name),
-        fact("layers × heads", `${doc.layers.length} × ${Math.round(heads / Math.max(1, doc.layers.length))}`),
-        fact("tokens", T > doc.prompt ? `${doc.prompt} + ${T - doc.prompt} written` : String(T)),
-        fact("all T×T weights", size(doc.bytes.pattern)),
-        fact("measured", size(doc.bytes.observed))),
+      el("dl", { class: "facts" }, ...kind.facts(doc).map(([name, value]) => el("div", {}, el("dt", { text: name }), el("dd", { text: value })))),
       el("div", { class: "controls" }, traces, button(this.dark ? "Light" : "Dark", () => this.turn(), { "aria-label": this.dark ? "Light colours" : "Dark colours" })),
       el("nav", { "aria-label": "Views" }, ...tabs),
-      ...[doc.gone ? "The file of this trace has gone or was replaced; what is shown is what was read from it." : null, doc.part, ...(doc.left_out ?? [])].filter(Boolean).map((said) => el("p", { class: "notice", text: String(said) })),
+      ...kind.notices(doc).filter(Boolean).map((said) => el("p", { class: "notice", text: String(said) })),
     );
     this.foot.replaceChildren(
-      el("p", { text: "Attention weights show where information can flow, not why the model answers as it does. A role is named when its score is well above that of uniform attention on the same tokens, its null; both are shown." }),
+      el("p", { text: kind.foot }),
     );
   }
 

@@ -11,8 +11,24 @@ import { fixed } from "./words.js";
 
 /** @typedef {import("./types.js").Head} Head */
 
-/** @param {import("./app.js").App} app @returns {import("./app.js").View} */
-export function overviewView(app) {
+/**
+ * What differs between what is shown: one trace, or a survey of many texts.
+ * @typedef {{map: string, pools: boolean, none: string, firstColumn: boolean, maps: (app: import("./app.js").App, pool: string) => Promise<Map<string, import("./tiles.js").Tile>>,
+ *   card: (app: import("./app.js").App, head: Head) => Node[]}} Overview
+ */
+
+/** @type {Overview} */
+const OF_TRACE = {
+  map: "the looking token down, the token looked at across", pools: true, none: "No map was measured: watch with map=64 or more.", firstColumn: false,
+  maps: (app, pool) => mapsOf(app, pool),
+  card: (app, head) => [
+    el("p", { class: "tools" }, button(`Zoom into ${head.head}`, () => app.go({ view: "head" }), { class: "main" }), button("Read the text", () => app.go({ view: "text" }))),
+    roleTable(head), quantityTable(app, head),
+  ],
+};
+
+/** @param {import("./app.js").App} app @param {Overview} [given] @returns {import("./app.js").View} */
+export function overviewView(app, given = OF_TRACE) {
   const { doc } = app;
   const measures = measuresOf(doc);
   /** @type {Map<string, import("./tiles.js").Tile>} */
@@ -33,7 +49,7 @@ export function overviewView(app) {
       el("div", { class: "tools" },
         choice("Colour", [["role", "role"], ...measures.map((m) => /** @type {[string, string]} */ ([m.key, m.label]))], app.place.by ?? "role", (key) => app.go({ by: key === "role" ? "" : key })),
         choice("Sort", [["", "as in the model"], ["value", "by the colour's value"], ["role", "by role"]], app.place.sort ?? "", (sort) => app.go({ sort })),
-        choice("Cells", [["", "mean"], ["max", "largest"]], app.place.pool ?? "", (pool) => app.go({ pool })),
+        given.pools ? choice("Cells", [["", "mean"], ["max", "largest"]], app.place.pool ?? "", (pool) => app.go({ pool })) : null,
         choice("Scale", [["", "square root"], ["linear", "linear"], ["log", "logarithm"], ["rank", "rank"]], app.place.scale ?? "", (scale) => app.go({ scale })),
         choice("Size", [["", "all in the window"], ["large", "large"]], app.place.size ?? "", (size) => app.go({ size })),
         labelled("Only", filter, "For example: induction > 0.5, layer >= 10"),
@@ -78,7 +94,7 @@ export function overviewView(app) {
   const build = () => {
     thumbs.clear();
     const heads = ordered();
-    count.textContent = heads.length === doc.heads.length ? `${heads.length} heads; each map: the looking token down, the token looked at across` : `${heads.length} of ${doc.heads.length} heads`;
+    count.textContent = heads.length === doc.heads.length ? `${heads.length} heads; each map: ${given.map}` : `${heads.length} of ${doc.heads.length} heads`;
     const inModel = !app.place.sort && !app.place.filter;
     const layers = doc.layers.map(({ layer }) => layer);
     const most = Math.max(...doc.heads.map(({ index }) => index)) + 1;
@@ -121,7 +137,7 @@ export function overviewView(app) {
     for (const [name, { canvas, bar }] of thumbs) {
       const head = app.head(name);
       const tile = maps.get(name);
-      if (tile) drawThumb(canvas, tile, app.ramp, app.place.scale || "sqrt");
+      if (tile) drawThumb(canvas, tile, app.ramp, app.place.scale || "sqrt", given.firstColumn);
       const x = m?.of(head);
       bar.style.background = scope ? (x === null || x === undefined ? "transparent" : css(app.ramp, 0.12 + 0.88 * scope.share(x))) : roleColour(head.role);
       bar.classList.toggle("none", scope ? x === null : head.role === null);
@@ -164,12 +180,11 @@ export function overviewView(app) {
     const head = app.head(name);
     const canvas = el("canvas", { class: "preview", role: "img", "aria-label": `Map of ${name}` });
     const tile = maps.get(name);
-    if (tile) drawThumb(canvas, tile, app.ramp, app.place.scale || "sqrt");
+    if (tile) drawThumb(canvas, tile, app.ramp, app.place.scale || "sqrt", given.firstColumn);
     aside.replaceChildren(
       el("h2", {}, dot(head.role), `${head.head}${head.role ? ` · ${head.role}` : ""}`),
-      tile ? canvas : el("p", { class: "soft", text: "No map was measured: watch with map=64 or more." }),
-      el("p", { class: "tools" }, button(`Zoom into ${name}`, () => app.go({ view: "head" }), { class: "main" }), button("Read the text", () => app.go({ view: "text" }))),
-      roleTable(head), quantityTable(app, head),
+      tile ? canvas : el("p", { class: "soft", text: given.none }),
+      ...given.card(app, head),
     );
   };
 
@@ -239,7 +254,7 @@ export function overviewView(app) {
 
   /** @param {string} pool */
   const load = (pool) => {
-    mapsOf(app, pool).then((found) => {
+    given.maps(app, pool).then((found) => {
       maps = found;
       paintAll();
       choose();

@@ -17,7 +17,7 @@ export function measuresOf(doc) {
     ...doc.quantities.map(({ key, label, unit, about }) => ({
       key, label, unit, about,
       of: (/** @type {Head} */ head) => head.values[key] ?? null,
-      null: (/** @type {Head} */ head) => nulls.get(head.layer)?.[key] ?? null,
+      null: (/** @type {Head} */ head) => (head.nulls ?? nulls.get(head.layer))?.[key] ?? null,
     })),
   ];
 }

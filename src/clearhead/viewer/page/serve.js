@@ -3,6 +3,7 @@
 import { App } from "./app.js";
 import { AddressPlace } from "./place.js";
 import { Refused, ServerSource } from "./source.js";
+import { SURVEYS } from "./survey.js";
 
 const KEPT = "clearhead key"; // in this origin's storage, which no other port can read
 
@@ -28,5 +29,6 @@ const source = new ServerSource("");
 const app = new App(box, source, new AddressPlace());
 app.attempt(async () => {
   source.key = await keyOf();
+  if ((await source.ask("shown")).facts.shown === SURVEYS.many) app.kind = SURVEYS;
   await app.start();
 });

@@ -29,6 +29,11 @@ export function mark(x) {
   return String(Number(x.toPrecision(2)));
 }
 
+/** A count, its thousands apart. @param {number} n */
+export function counted(n) {
+  return n.toLocaleString("en-US");
+}
+
 /** One of them or many. @param {number} n @param {string} what */
 export function many(n, what) {
   return `${n} ${what}${n === 1 ? "" : "s"}`;

@@ -55,6 +55,14 @@ def pieced():
     return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
 
 
+SMALL_PICTURES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "image_size": 16,
+    "patch_size": 8,
+}
 SIZES = {**made.GROUPED, "vocab_size": 300, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
@@ -113,6 +121,31 @@ def test_an_encoder_reads_and_does_not_write(tmp_path):
     assert look(model, "the cats sat").tokens == 6
     with pytest.raises(InputError, match="reads texts and does not write any"):
         model.generate(ids, 1)
+
+
+@pytest.mark.parametrize(
+    ("made_of", "told"),
+    [
+        (lambda: made.t5(), r"an encoder-decoder, which reads one text and writes another \(t5\); watch it in code"),
+        (
+            lambda: hf.ViTModel(hf.ViTConfig(**SMALL_PICTURES)),
+            r"a model without a vocabulary, which reads no text \(vit\); watch it in code",
+        ),
+    ],
+    ids=["encoder-decoder", "pictures"],
+)
+def test_what_does_not_read_one_text_is_refused_in_words(tmp_path, made_of, told):
+    made_of().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=told):
+        load(str(tmp_path))
+
+
+def test_words_of_a_vocabulary_of_whole_words_stand_apart(tmp_path):
+    hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=9, n_embd=32, n_layer=1, n_head=4)).save_pretrained(tmp_path)
+    whole = Tokenizer(models.WordLevel({"<unk>": 0, "the": 1, "cat": 2}, unk_token="<unk>"))
+    whole.pre_tokenizer = pre_tokenizers.Whitespace()
+    hf.PreTrainedTokenizerFast(tokenizer_object=whole, unk_token="<unk>").save_pretrained(tmp_path)
+    assert load(str(tmp_path)).pieces([1, 2, 1]) == ["the", "·cat", "·the"]
 
 
 def test_pieces_of_a_sentencepiece_vocabulary_are_joined_bytes_included(tmp_path):

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from clearhead import Observables, watch
+import watch_architectures as made
+from clearhead import Observables, Window, attention, watch
 from clearhead.errors import ArgumentError
 from clearhead.roles import ROLES, calibrate, label, retrieval, roles
 from clearhead.trace import Head
@@ -96,6 +97,41 @@ def test_calibrated_induction_leaves_the_first_token_out():
 def test_calibration_after_a_bos_token_counts_from_the_copies():
     found = calibrate(Planted([induction]), 400, period=10, seeds=2, bos=499)
     assert found[Head(0, 0)]["induction"].mean == pytest.approx(1.0, abs=1e-6)
+
+
+def test_what_a_window_hides_is_in_no_score_and_no_null():
+    """A head that attends evenly within its window scores its nulls; what lies beyond the window cannot be shown."""
+    ids = torch.tensor([7, 1, 2, 7, 3, 4, 5, 6, 7, 8, 7])
+    with watch(observables=Observables(token_ids=ids)) as trace:
+        attention(torch.zeros(1, 1, 11, 4), torch.zeros(1, 1, 11, 4), torch.zeros(1, 1, 11, 4), mask=Window(4))
+    trace.token_ids = ids.tolist()
+    found = {s.role: s for s in roles(trace)[Head(0, 0)]}
+    assert found["duplicate-token"].score == pytest.approx((1 / 4 + 1 / 4) / 2)  # 7 at 3 sees 7 at 0, 7 at 10 that at 8
+    assert found["induction"].score == pytest.approx((1 / 4 + 1 / 4) / 2)
+    for score in found.values():
+        assert score.score == pytest.approx(score.null, abs=1e-6), score
+
+
+def test_calibration_under_a_window_shorter_than_the_period_says_that_it_cannot_know():
+    model = made.DECODERS["mistral"]().eval()
+    window = model.config.sliding_window
+    far, near = (calibrate(model, 64, period=n, seeds=2)[Head(0, 0)] for n in (window + 1, window - 1))
+    assert math.isnan(far["induction"].mean)
+    assert not far["induction"].labelled
+    assert far["self"].mean == pytest.approx(far["self"].null, rel=0.5)
+    assert near["induction"].null == pytest.approx(1 / window)
+
+
+@pytest.mark.parametrize(
+    ("network", "told"),
+    [
+        (made.t5, "got T5ForConditionalGeneration, an encoder-decoder"),
+        (lambda: made.hf.ViTModel(made.hf.ViTConfig(num_hidden_layers=1)), "got ViTModel, which reads pixel_values"),
+    ],
+)
+def test_calibration_needs_a_model_that_reads_one_text(network, told):
+    with pytest.raises(ArgumentError, match=rf"network: expected a model that reads one text of token ids, {told}"):
+        calibrate(network(), 64)
 
 
 def test_calibration_needs_two_seeds():

@@ -7,9 +7,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import watch_architectures as made
 from clearhead import Observables, attention, tracefile, watch
 from clearhead.errors import InputError
-from clearhead.roles import ROLES
+from clearhead.roles import ROLES, roles
 from clearhead.trace import Call, Head, Trace
 from watch_cases import Decoder
 
@@ -69,6 +70,8 @@ def test_the_table_has_a_row_a_head_with_means_and_roles():
     assert rows[5]["module"] == "h.1"
     assert rows[5]["entropy"] == pytest.approx(float(trace[1].entropy[0, 1].mean()), rel=1e-6)
     assert {row["role"] for row in rows} <= {None, *ROLES}
+    broad = {str(head): s.score for head, scores in roles(trace).items() for s in scores if s.role == "broad"}
+    assert {row["head"]: row["entropy_share"] for row in rows} == pytest.approx(broad, rel=1e-6)  # query 0 in neither
     frame = trace.to_pandas()
     assert list(frame.index) == [row["head"] for row in rows]
     assert frame.loc["L1H1", "entropy"] == rows[5]["entropy"]
@@ -90,6 +93,20 @@ def test_top_says_what_a_token_looks_at_by_name():
     assert len(trace.top(0)[Head(0, 0)]) == 1  # the first token sees only itself
     with pytest.raises(InputError, match="token 9: layer 0 read tokens 0 to 3"):
         trace.top(9)
+
+
+def test_top_names_the_keys_of_another_stream_and_of_another_sample_by_their_own_ids():
+    made_t5 = made.t5().eval()
+    read, written = torch.randint(3, 64, (2, 8)), torch.randint(3, 64, (2, 5))
+    with torch.no_grad(), watch(made_t5) as trace:
+        made_t5(input_ids=read, decoder_input_ids=written)
+    trace.pieces = [f"w{n}" for n in range(5)]
+    for call in trace.calls:
+        own = written if call.name.startswith("decoder") and not call.crosses else read
+        for sample in (0, 1):
+            for looked in trace.top(4, k=2, batch=sample)[call.addresses()[0]]:
+                plain = f"‹{int(own[sample, looked.key])}›"
+                assert looked.piece == (f"w{looked.key}" if own is written and sample == 0 else plain)
 
 
 def test_groups_are_shares_of_each_group():
@@ -149,6 +166,20 @@ def test_what_is_saved_is_what_is_loaded(tmp_path, exact):
             else:
                 torch.testing.assert_close(x, y, rtol=5e-4, atol=1e-7, msg=name)
     assert [p.name for p in tmp_path.iterdir()] == ["trace"]
+
+
+def test_a_padded_batch_is_saved_whose_layers_share_their_padding(tmp_path):
+    model = made.DECODERS["gpt2"]().eval()
+    mask = torch.ones(2, 9).long()
+    mask[1, :4] = 0
+    with torch.no_grad(), watch(model, keep="qk") as trace:
+        model(input_ids=torch.randint(3, 64, (2, 9)), attention_mask=mask)
+    assert trace[0].padded.data_ptr() == trace[1].padded.data_ptr()
+    trace.save(tmp_path / "run.trace")
+    again = Trace.load(tmp_path / "run.trace")
+    for layer in (0, 1):
+        assert torch.equal(again[layer].padded, ~mask.bool())
+        assert torch.equal(again[layer].entropy, trace[layer].entropy)
 
 
 def test_a_file_that_is_newer_cut_altered_or_something_else_is_refused(tmp_path, monkeypatch):

@@ -93,6 +93,22 @@ def test_beam_search_is_refused_and_the_cache_left_as_it_was():
     assert generated(model, inputs, num_beams=2).shape == (1, 5 + NEW)
 
 
+@pytest.mark.parametrize("helper", ["another model", "the model itself", "its prompt"])
+def test_assisted_decoding_is_refused_and_the_cache_left_as_it_was(helper):
+    model = made.DECODERS["llama"]().eval()
+    other = model if helper == "the model itself" else made.DECODERS["llama"]().eval()
+    options = {"prompt_lookup_num_tokens": 2} if helper == "its prompt" else {"assistant_model": other}
+    inputs = {"input_ids": torch.tensor([[5, 6, 5, 6, 5]]), "attention_mask": torch.ones(1, 5).long()}
+    cache = made.hf.DynamicCache(config=model.config)
+    told = (
+        r"assistant_model: expected none while watching, and no prompt_lookup_num_tokens, got a cache that is cut back"
+    )
+    with pytest.raises(ArgumentError, match=told), watch(model):
+        generated(model, inputs, cache=cache, **options)
+    assert not {"crop", "reorder_cache"} & set(vars(cache))
+    assert generated(model, inputs, **options).shape == (1, 5 + NEW)
+
+
 def test_an_encoder_is_seen_once_and_its_decoder_token_by_token():
     model = made.t5().eval()
     inputs = {"input_ids": torch.randint(3, 64, (1, 8))}

@@ -327,14 +327,19 @@ class Observation:
     def mean(self, name: str, *, start: int = 0) -> Tensor:
         """Mean of a per-query quantity over the queries that are not padding, from query `start` on.
 
-        (B, Hq), followed by what the quantity has beside its queries (groups, bins).
+        (B, Hq), followed by what the quantity has beside its queries (groups, bins). That of `entropy_share` leaves out the
+        queries that see one key, in which it cannot differ.
 
         >>> observation.mean("entropy", start=1)   # doctest: +SKIP
         """
         values: Tensor = getattr(self, name)[:, :, start:]
-        if self.padded is None:
+        if self.padded is None and name != "entropy_share":
             return values.mean(2)
-        real = ~self.padded[:, None, start:].expand(values.shape[:3])
+        real = torch.ones(values.shape[:3], dtype=torch.bool, device=values.device)
+        if self.padded is not None:
+            real = real & ~self.padded[:, None, start:]
+        if name == "entropy_share":
+            real = real & (self.visible.expand(-1, -1, self.lse.shape[2])[:, :, start:] >= 2)
         more = (...,) + (None,) * (values.ndim - 3)
         return torch.where(real[more], values, 0.0).sum(2) / real.sum(2)[more].clamp(min=1)
 

@@ -9,6 +9,7 @@ everything is near.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
@@ -71,28 +72,36 @@ def _previous(observation: Observation, text: _Text, sample: int) -> _Means:
 
 def _first(observation: Observation, text: _Text, sample: int) -> _Means:
     # Query 0 sees key 0 alone: its weight of 1 says nothing about the head.
-    return _mean(_at(observation, "first_weight", sample), 1 / text.seen, text.real & (text.positions >= 1))
+    # Beyond a window key 0 gets nothing by chance.
+    return _mean(_at(observation, "first_weight", sample), _first_null(text), text.real & (text.positions >= 1))
+
+
+def _first_null(text: _Text) -> Tensor:
+    return torch.where(text.seen > text.positions, 1 / text.seen, 0.0)
 
 
 def _self(observation: Observation, text: _Text, sample: int) -> _Means:
     return _mean(_at(observation, "self_weight", sample), 1 / text.seen, text.real & (text.positions >= 1))
 
 
-def _matches(text: _Text) -> Tensor:
-    """How many earlier tokens equal each query's own; as many tokens followed them, up to the query itself."""
+def _matches(text: _Text, further: int) -> Tensor:
+    """How many keys a query may see stand `further` behind an earlier token that equals its own."""
     if text.ids is None:
         raise RuntimeError("token roles need ids")
-    counts: dict[int, int] = {}
-    found = torch.zeros(len(text.ids), dtype=torch.int64)
-    for at, token in enumerate(text.ids.tolist()):
-        found[at] = counts.get(token, 0)
-        counts[token] = counts.get(token, 0) + 1
-    return found[text.positions]
+    ids, places = text.ids.tolist(), {}  # type: ignore[var-annotated]
+    for at, token in enumerate(ids):
+        places.setdefault(token, []).append(at)
+    found = []
+    for at, seen in zip(text.positions.tolist(), text.seen.tolist(), strict=True):
+        equal = places[ids[at]]
+        begin = at + 1 - int(seen) - further  # under a window, what lies before it is out of sight
+        found.append(bisect_left(equal, at) - bisect_left(equal, begin))
+    return torch.tensor(found, device=text.seen.device)
 
 
-def _token_role(name: str) -> Callable[[Observation, _Text, int], _Means]:
+def _token_role(name: str, further: int) -> Callable[[Observation, _Text, int], _Means]:
     def score(observation: Observation, text: _Text, sample: int) -> _Means:
-        matches = _matches(text).to(text.seen.device)
+        matches = _matches(text, further)
         return _mean(_at(observation, name, sample), matches / text.seen, text.real & (matches > 0))
 
     return score
@@ -122,8 +131,8 @@ class _Role(NamedTuple):
 
 _MEASURES = {
     "previous-token": _Role(_previous),
-    "induction": _Role(_token_role("after_same_token"), needs_ids=True),
-    "duplicate-token": _Role(_token_role("same_token"), needs_ids=True),
+    "induction": _Role(_token_role("after_same_token", 1), needs_ids=True),
+    "duplicate-token": _Role(_token_role("same_token", 0), needs_ids=True),
     "first-token": _Role(_first),
     "self": _Role(_self),
     "broad": _Role(_broad),
@@ -137,8 +146,8 @@ def roles(trace: Trace, *, sample: int = 0) -> dict[Head, list[RoleScore]]:
     """Every role's score for every head of a trace, on the text it ran on.
 
     - previous-token: mean weight on the position before; first-token (a sink): on key 0; self: on the query's own position.
-    - duplicate-token: mean weight on earlier equal tokens, over the queries that have one; induction: on the tokens that
-      followed them, over the same queries.
+    - duplicate-token: mean weight on earlier equal tokens, over the queries that see one; induction: on the tokens that
+      followed them, over the queries that see one of those.
     - broad: mean entropy / log n_i; its null is 1, and it is labelled from 0.9 on.
     - local: weight within eight tokens, over the queries that see more; needs `Observables(distance_histogram=True)`.
 
@@ -268,7 +277,7 @@ def calibrate(
     first-token, self and broad are means over all queries but the first. Induction is the mean of p_{i, i − period + 1} over
     the second copies i: from a token to what followed its first copy. The last token of the first copy is no part of it: a
     diagonal drawn through it would end at the first token of all, to which many heads attend anyway. Duplicate-token is the
-    mean of p_{i, i − period} over the same queries.
+    mean of p_{i, i − period} over the same queries. Layers whose window is shorter than that cannot show them: NaN.
 
     Arguments:
         network: takes integer ids (1, T).
@@ -279,7 +288,8 @@ def calibrate(
         around: in its place, tokens before and after every text, as an encoder's.
         avoid: tokens that are not drawn, such as special ones.
 
-    Time: `seeds` forward passes of 2 · period tokens. Raises `ArgumentError` for sizes too small to mean anything.
+    Time: `seeds` forward passes of 2 · period tokens. Raises `ArgumentError` for sizes too small to mean anything, and
+    for a model that does not read one text of token ids.
     """
     for name, value, least in (("vocabulary", vocabulary, 2), ("period", period, 2), ("seeds", seeds, 2)):
         if value < least:
@@ -288,6 +298,7 @@ def calibrate(
                     name, expected=f"an integer >= {least}", got=str(value), remedy="A standard error needs two seeds."
                 )
             )
+    _check_reads_ids(network)
     before = torch.tensor([*around[0], *([] if bos is None else [bos])], dtype=torch.int64)
     after = torch.tensor(list(around[1]), dtype=torch.int64)
     device = next((p.device for p in network.parameters()), torch.device("cpu"))
@@ -301,6 +312,21 @@ def calibrate(
             for role, score in scores.items():
                 measured.setdefault(head, {}).setdefault(role, []).append(score)
     return {head: {role: _over_seeds(role, s) for role, s in found.items()} for head, found in measured.items()}
+
+
+def _check_reads_ids(network: nn.Module) -> None:
+    """Random tokens mean nothing to a model of pictures, and half of what an encoder-decoder needs."""
+    both = getattr(getattr(network, "config", None), "is_encoder_decoder", False)
+    reads = getattr(network, "main_input_name", "input_ids")
+    if both or reads != "input_ids":
+        raise ArgumentError(
+            message(
+                "network",
+                expected="a model that reads one text of token ids",
+                got=f"{type(network).__name__}, " + ("an encoder-decoder" if both else f"which reads {reads}"),
+                remedy="Watch it on inputs of your own, and ask roles(trace).",
+            )
+        )
 
 
 class _Score(NamedTuple):
@@ -323,17 +349,18 @@ def _repeated(network: nn.Module, ids: Tensor, start: int, period: int) -> dict[
         text = _text(seen, None, 0)
         later = text.real & (text.positions >= 1)
         queries = torch.tensor(rows, device=ids.device)
-        null = float((1 / text.seen)[queries].mean())
 
-        def diagonal(back: int, seen: Observation = seen, queries: Tensor = queries) -> Tensor:
+        def diagonal(back: int, seen: Observation = seen, queries: Tensor = queries, text: _Text = text) -> _Means:
             at = (queries - back)[None, :, None].expand(seen.rows.shape[1], -1, 1)
-            return seen.rows[0].gather(-1, at).squeeze(-1).mean(-1)
+            weights = seen.rows[0].gather(-1, at).squeeze(-1)
+            n = text.seen[queries]
+            return _mean(weights, 1 / n, n > back)  # a window that ends before it shows nothing
 
         means = {
             "previous-token": _mean(seen.previous_weight[0], 1 / text.seen, later),
-            "induction": _Means(diagonal(period - 1), null),
-            "duplicate-token": _Means(diagonal(period), null),
-            "first-token": _mean(seen.first_weight[0], 1 / text.seen, later),
+            "induction": diagonal(period - 1),
+            "duplicate-token": diagonal(period),
+            "first-token": _mean(seen.first_weight[0], _first_null(text), later),
             "self": _mean(seen.self_weight[0], 1 / text.seen, later),
             "broad": _broad(seen, text, 0),
             "local": _local(seen, text, 0),

@@ -67,7 +67,7 @@ def top(trace: Trace, token: int, *, k: int = 3, batch: int = 0) -> dict[Head, l
     for call in trace.calls:
         seen = call.observation
         row = call.row(token)
-        names = trace.tokens if not call.crosses else []
+        names = _names(trace, call, batch)
         keys, weights = seen.top_keys[batch, :, row, :k].tolist(), seen.top_weights[batch, :, row, :k].tolist()
         for head, its_keys, its_weights in zip(call.addresses(), keys, weights, strict=True):
             found[head] = [
@@ -76,6 +76,17 @@ def top(trace: Trace, token: int, *, k: int = 3, batch: int = 0) -> dict[Head, l
                 if key >= 0
             ]
     return found
+
+
+def _names(trace: Trace, call: Call, batch: int) -> list[str]:
+    """What a call's keys read as: the trace's pieces where they are those of this stream and sample, else ids."""
+    if call.key_ids is None:
+        return trace.tokens if batch == 0 and not call.crosses else []
+    ids = call.key_ids[batch].tolist()
+    known = trace.pieces or []
+    if (trace.token_ids or [])[: len(ids)] == ids and len(known) >= len(ids):
+        return known
+    return [f"‹{i}›" for i in ids]
 
 
 def groups(trace: Trace, *, queries: slice | Sequence[int] = slice(None), batch: int = 0) -> dict[Head, list[float]]:

@@ -81,6 +81,7 @@ def save(trace: Trace, path: Path, *, exact: bool) -> None:
     text = json.dumps(told, ensure_ascii=True)
     header = {"format": FORMAT, "version": "{}.{}".format(*VERSION), "trace": text}
     header["sha256"] = _digest(header, tensors)
+    _apart(tensors)
     try:
         with whole(path) as place:
             save_file(tensors, place, metadata=header)
@@ -142,6 +143,16 @@ def _read(told: dict[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
     groups = told.get("key_groups")
     trace.key_groups = None if groups is None else ([int(i) for i in groups[0]], [str(name) for name in groups[1]])
     return trace
+
+
+def _apart(tensors: dict[str, Tensor]) -> None:
+    """Give every tensor memory of its own: layers may share what they were told, such as the padding of a batch."""
+    taken: set[int] = set()
+    for name, x in tensors.items():
+        place = x.untyped_storage().data_ptr()
+        if place in taken:
+            tensors[name] = x.clone()
+        taken.add(place)
 
 
 def _kept(kept: Kept, n: int, tensors: dict[str, Tensor]) -> dict[str, Any]:

@@ -158,7 +158,7 @@ def _head(view: View, head: Head, query: int, top_k: int) -> dict[str, object]:
             for s in view.roles[head]
         },
         "entropy": round(seen.mean("entropy")[0, head.head].item(), 6),
-        "entropy_share": round(seen.entropy_share[0, head.head].mean().item(), 6),
+        "entropy_share": round(seen.mean("entropy_share")[0, head.head].item(), 6),
         "top": [{"key": key, "weight": round(weight, 6)} for key, weight in top(view, head, query, top_k)],
     }
 

@@ -78,8 +78,10 @@ class HubModel(Model):
     def _kind(self) -> str:
         """How the vocabulary spells: in "bytes" (GPT-2's alphabet), "pieces" (▁ is a space, <0x0A> a byte) or "words" (##)."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        spelled = "" if backend is None else json.dumps(json.loads(backend.to_str()).get("decoder"))
-        return "bytes" if "ByteLevel" in spelled else "words" if "WordPiece" in spelled else "pieces"
+        told = {} if backend is None else json.loads(backend.to_str())
+        spelled = json.dumps(told.get("decoder"))
+        words = "WordPiece" in spelled or (told.get("model") or {}).get("type") == "WordLevel"
+        return "bytes" if "ByteLevel" in spelled else "words" if words else "pieces"
 
     def _bytes(self, name: str, *, first: bool) -> bytes:
         if self._kind == "bytes" and all(c in ALPHABET for c in name):
@@ -129,13 +131,10 @@ def load_hub(name: str, where: Path | str, dtype: torch.dtype | None, *, trust_r
     options: dict[str, Any] = {"local_files_only": isinstance(where, Path), "trust_remote_code": trust_remote_code}
     with _quiet():
         config = hf.AutoConfig.from_pretrained(where, **options)
+        _check_reads_one_text(name, config)
         tokenizer = hf.AutoTokenizer.from_pretrained(where, **options)
         kinds = " ".join(config.architectures or [])
-        auto: Any = hf.AutoModel
-        if "CausalLM" in kinds or "LMHead" in kinds:
-            auto = hf.AutoModelForCausalLM
-        elif config.is_encoder_decoder and "Conditional" in kinds:
-            auto = hf.AutoModelForSeq2SeqLM
+        auto: Any = hf.AutoModelForCausalLM if "CausalLM" in kinds or "LMHead" in kinds else hf.AutoModel
         network = auto.from_pretrained(
             where, config=config, dtype=torch.float32 if dtype is None else dtype, use_safetensors=True, **options
         )
@@ -144,6 +143,15 @@ def load_hub(name: str, where: Path | str, dtype: torch.dtype | None, *, trust_r
     special = set(tokenizer.all_special_ids)
     special |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     return HubModel(name, network, tokenizer, *_around(tokenizer), special, writes)
+
+
+def _check_reads_one_text(name: str, config: Any) -> None:
+    kind = "an encoder-decoder, which reads one text and writes another" if config.is_encoder_decoder else None
+    if getattr(config.get_text_config(), "vocab_size", None) is None:
+        kind = "a model without a vocabulary, which reads no text"
+    if kind is not None:
+        remedy = "watch it in code, with watch(model): there its inputs can be given"
+        raise InputError(f"model {name!r}: {kind} ({config.model_type}); {remedy}")
 
 
 def _around(tokenizer: Any) -> tuple[list[int], list[int]]:

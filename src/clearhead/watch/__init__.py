@@ -67,14 +67,15 @@ def watch(
 
     Raises:
         ArgumentError: inside another `watch` of the same thread; a model that `torch.compile` has compiled; heads, keep or
-            keep_in that mean nothing; inside the block, beam search, and layers whose caches hold different numbers of tokens.
+            keep_in that mean nothing; inside the block, beam search, assisted decoding, and layers whose caches hold different
+            numbers of tokens.
 
     Warns:
         NothingSeenWarning: the model ran and no attention call was seen, with what is known of why.
 
     A model that generates calls itself once a token: the rows of those calls are put on one grid, behind the prompt's,
     whichever cache it uses. A forward that does not go on from a cache reads another text: `trace.runs` has them apart. Beam
-    search is refused.
+    search and assisted decoding are refused.
 
     Only this thread (and what it awaits) is watched. Outputs and gradients are those of the unwatched model, up to rounding.
     With dropout (training) the output is PyTorch's, to the bit, and weights are observed as they are before dropout. Memory:

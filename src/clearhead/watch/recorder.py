@@ -129,14 +129,15 @@ class Recorder:
         """Leave nothing behind in the model's caches, and no circle that would keep a forgotten trace in memory."""
         self.where.watched = None
         for cache in self.caches:
-            cache.__dict__.pop("reorder_cache", None)
+            for name in ("reorder_cache", "crop"):
+                cache.__dict__.pop(name, None)
         self.caches.clear()
 
     def _given(self, given: dict[str, Any]) -> None:
-        """A pass begins with these arguments. A cache that beams would reorder under the rows already seen says so."""
+        """A pass begins with these arguments. A cache that is reordered or cut back under the rows already seen says so."""
         for cache in given.values():
             if hasattr(type(cache), "reorder_cache") and "reorder_cache" not in vars(cache):
-                cache.reorder_cache = _refuse_beams
+                cache.reorder_cache, cache.crop = _refuse_beams, _refuse_guesses
                 self.caches.append(cache)
 
     def _layer(self) -> int:
@@ -271,5 +272,16 @@ def _refuse_beams(*_: object, **__: object) -> None:
             expected="1 while watching",
             got="a cache whose samples are put in another order, as beam search does",
             remedy="Generate with num_beams=1, or watch a forward of the finished text.",
+        )
+    )
+
+
+def _refuse_guesses(*_: object, **__: object) -> None:
+    raise ArgumentError(
+        message(
+            "assistant_model",
+            expected="none while watching, and no prompt_lookup_num_tokens",
+            got="a cache that is cut back to before tokens already seen, as assisted decoding does with wrong guesses",
+            remedy="Generate without a helper, or watch a forward of the finished text.",
         )
     )

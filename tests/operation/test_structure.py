@@ -6,6 +6,7 @@ import ast
 import doctest
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import clearhead
 from clearhead.nn import SelfAttention
 
 PACKAGE = Path(str(clearhead.__file__)).parent
+ROOT = Path(__file__).parent.parent.parent
 
 # Each part may import itself and the parts below it in its row; a part that is not named here may import anything.
 MAY_IMPORT = {
@@ -173,6 +175,26 @@ def test_a_public_name_stays_the_function_when_its_module_of_the_same_name_is_im
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True"]
+
+
+def test_the_layout_in_the_docs_is_the_tree() -> None:
+    """Every module is named, and within a part some of whose files are named, all are; nothing is named that is not there."""
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text("utf-8")
+    named: dict[str, set[str]] = {"": set()}  # by part; those of the package itself under ""
+    part = ""
+    for line in page.partition("src/clearhead/\n")[2].partition("```")[0].splitlines():
+        files = set(re.findall(r"(\w+)\.py", line))
+        if line.startswith("    "):
+            named.setdefault(part, set()).update(files)
+        elif found := re.match(r"  (\w+)", line):
+            part = found[1]
+            named[""] |= {part, *files}
+    for part, names in named.items():
+        there = {part_of(path) for path in FILES} if not part else {path.stem for path in (PACKAGE / part).glob("*.py")}
+        names, there = names - {"__init__"}, there - {"__init__", "__main__"}
+        assert names == there, (
+            f"docs/explanation/architecture.md, {part}/: missing {there - names}, gone {names - there}"
+        )
 
 
 DOCUMENTED = [p for p in FILES if ">>> " in p.read_text("utf-8") and "cli" not in p.parts] + [PACKAGE / "__init__.py"]

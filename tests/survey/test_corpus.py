@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pyarrow
@@ -151,3 +152,16 @@ def test_what_cannot_be_a_corpus_is_named(tmp_path: Path) -> None:
     (splits / "dataset_dict.json").write_text("{}")
     with pytest.raises(InputError, match=r"holds the splits test, train of a dataset; name one: .*/splits/test"):
         Corpus([splits])
+
+
+def test_without_pyarrow_a_survey_says_so_before_it_reads_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clearhead import models
+    from clearhead.survey import survey
+
+    (tmp_path / "notes.txt").write_text(TEXTS[0], encoding="utf-8")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(InputError, match=r"^survey: needs pyarrow; pip install 'clearhead\[survey\]'$"):
+        survey(models.load("builtin"), Corpus([tmp_path / "notes.txt"]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

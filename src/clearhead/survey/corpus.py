@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.errors import InputError
+from clearhead.survey.state import pyarrow
 
 TEXT = (".txt", ".md", ".text")
 LINES = (".jsonl", ".ndjson")
@@ -119,7 +120,7 @@ class Corpus:
         return read
 
     def _parquet(self, source: Source) -> Iterator[tuple[str, int, Callable[[], str], float]]:
-        parquet = _pyarrow("parquet")
+        parquet = pyarrow("parquet")
         with parquet.ParquetFile(source.path) as file:
             self._check_column(source, file.schema_arrow)
             rows, n = max(1, file.metadata.num_rows), 0
@@ -128,7 +129,7 @@ class Corpus:
                 n += len(batch)
 
     def _arrow(self, source: Source) -> Iterator[tuple[str, int, Callable[[], str], float]]:
-        ipc = _pyarrow("ipc")
+        ipc = pyarrow("ipc")
         with source.path.open("rb") as file:
             reader = ipc.open_stream(file)
             self._check_column(source, reader.schema)
@@ -149,12 +150,12 @@ class Corpus:
     def _of_column(
         self, source: Source, column: Any, first: int, rows: int
     ) -> Iterator[tuple[str, int, Callable[[], str], float]]:
-        types = _pyarrow("types")
+        types = pyarrow("types")
         if types.is_dictionary(column.type):
             column = column.dictionary_decode()
         texts = types.is_string(column.type) or types.is_large_string(column.type)
         known = texts or types.is_binary(column.type) or types.is_large_binary(column.type)
-        lengths = _pyarrow("compute").binary_length(column).to_pylist() if known else [None] * len(column)
+        lengths = pyarrow("compute").binary_length(column).to_pylist() if known else [None] * len(column)
         for n, size in enumerate(lengths):
             yield f"{source.shown}#{first + n}", size or 0, self._of_cell(column[n], size), (first + n + 1) / rows
 
@@ -195,15 +196,6 @@ def _decoded(raw: bytes) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Bad(f"not UTF-8 (byte {error.start})") from error
-
-
-def _pyarrow(module: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(f"pyarrow.{module}")
-    except ImportError as error:
-        raise InputError("survey: needs pyarrow; pip install 'clearhead[survey]'") from error
 
 
 def _sources(path: str) -> Iterator[Source]:

@@ -67,9 +67,7 @@ class Survey:
         """The rows of one of the tables; raises `InputError` for a name there is none of."""
         if name not in TABLES:
             raise InputError(f"table {name!r}: expected one of {', '.join(TABLES)}")
-        import pyarrow.parquet as parquet
-
-        rows: list[Row] = parquet.read_table(self.folder / f"{name}.parquet").to_pylist()
+        rows: list[Row] = state.pyarrow("parquet").read_table(self.folder / f"{name}.parquet").to_pylist()
         return rows
 
     @property
@@ -224,8 +222,8 @@ def _example(head: Head, rank: int, one: Row) -> Row:
 
 def _parquet(name: str, rows: list[Row]) -> bytes:
     """A table in bytes; its columns have their types even without a row."""
+    parquet = state.pyarrow("parquet")
     import pyarrow as arrow
-    import pyarrow.parquet as parquet
 
     whole, real, text = arrow.int64(), arrow.float64(), arrow.string()
     place = [("layer", whole), ("head", whole)]

@@ -101,11 +101,12 @@ def survey(
 
     Raises:
         InputError: the folder holds a survey of another model, corpus or option, with the difference; a model or a corpus that
-            cannot be surveyed.
+            cannot be surveyed; pyarrow, which writes the results, is not installed.
         RanksError: another rank has not been heard of for ten minutes. What is done is kept; the same call goes on.
 
     Memory does not grow with the corpus: one document, one shard's sums and one sequence's observations are held.
     """
+    state.pyarrow("parquet")  # what the results will need is asked for before the work, not after it
     options = options or Options()
     folder = Path(out)
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))

@@ -7,6 +7,7 @@ one in the order of their numbers, whoever measured them and whenever, so that s
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 from collections.abc import Mapping
@@ -41,6 +42,14 @@ def write(path: Path, content: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+def pyarrow(module: str) -> Any:
+    """A module of pyarrow; raises `InputError` where it is not installed."""
+    try:
+        return importlib.import_module(f"pyarrow.{module}")
+    except ImportError as error:
+        raise InputError("survey: needs pyarrow; pip install 'clearhead[survey]'") from error
 
 
 def _settle(folder: Path) -> None:

@@ -164,15 +164,36 @@ def running_max(s, first, last, top):
 
 
 @compiled
-def softmax_block(s, first, last, top, total):
-    """s becomes 2^(s − m) with the new running maximum m; returns 2^(m_old − m), by which older sums shrink."""
-    m = running_max(s, first, last, top)
-    anchor = where(m == splat(HIDDEN), splat(float32(0.0)), m)
+def weigh_one(s, n, anchor, hiding):
+    """A logit becomes 2^(z − m), or −0.0 where it may not be seen; returns it and z − m, or −126 if that is less."""
+    z = load(s, n * LANES)
+    x = z - anchor
+    p = exp2(x)
+    if hiding:
+        p = where(z == splat(HIDDEN), splat(float32(-0.0)), p)
+    store(s, n * LANES, p)
+    return p, larger(splat(float32(-126.0)), x)
+
+
+@compiled
+def weigh(s, first, last, anchor, hiding):
+    """The weights of a block; returns Σ p."""
     added = splat(float32(0.0))
     for n in range(first, last):
-        p = exp2(load(s, n * LANES) - anchor)
-        store(s, n * LANES, p)
+        p, _ = weigh_one(s, n, anchor, hiding)
         added = added + p
+    return added
+
+
+@compiled
+def softmax_block(s, first, last, top, total, hiding):
+    """s becomes 2^(s − m) with the new running maximum m; returns 2^(m_old − m), by which older sums shrink.
+
+    With `hiding`, what may not be seen becomes −0.0.
+    """
+    m = running_max(s, first, last, top)
+    anchor = where(m == splat(HIDDEN), splat(float32(0.0)), m)
+    added = weigh(s, first, last, anchor, True) if hiding else weigh(s, first, last, anchor, False)
     shrink = exp2(load(top, 0) - anchor)
     store(total, 0, load(total, 0) * shrink + added)
     store(top, 0, m)
@@ -180,28 +201,35 @@ def softmax_block(s, first, last, top, total):
 
 
 @compiled
-def weigh_watched(s, first, last, anchor, hiding):
-    """s becomes 2^(s − m), the weight of what may not be seen −0.0; returns Σ p and Σ p (z − m)."""
-    added, products = splat(float32(0.0)), splat(float32(0.0))
-    for n in range(first, last):
-        z = load(s, n * LANES)
-        x = z - anchor
-        p = exp2(x)
-        added = added + p
-        products = fma(p, larger(splat(float32(-126.0)), x), products)
-        store(s, n * LANES, where(z == splat(HIDDEN), splat(float32(-0.0)), p) if hiding else p)
-    return added, products
+def weigh_watched(s, first, last, anchor, hiding, maxima, sums):
+    """The weights of a block, run by run, and what is known of the runs; returns Σ p, Σ p (z − m), and `inside` of `kept`."""
+    added, products, inside = splat(float32(0.0)), splat(float32(0.0)), splat(float32(0.0))
+    for run in range(first // kept.RUN, last // kept.RUN):
+        a, x = weigh_one(s, 4 * run, anchor, hiding)
+        added, products = added + a, fma(a, x, products)
+        b, x = weigh_one(s, 4 * run + 1, anchor, hiding)
+        added, products = added + b, fma(b, x, products)
+        c, x = weigh_one(s, 4 * run + 2, anchor, hiding)
+        added, products = added + c, fma(c, x, products)
+        d, x = weigh_one(s, 4 * run + 3, anchor, hiding)
+        added, products = added + d, fma(d, x, products)
+        inside = kept.note_run(run, a, b, c, d, maxima, sums, inside)
+    return added, products, inside
 
 
 @compiled
-def softmax_block_watched(s, first, last, top, total, energy, whole):
-    """The same, with Σ p (z − m) carried along in `energy`; `whole` where every pair of the block may be seen."""
+def softmax_block_watched(c, block, first, last, top, total, watched, whole):
+    """The same for a block that is kept, with Σ p (z − m) carried along; `whole` where every pair of it may be seen."""
+    s = kept.weights(c, watched, block)
+    maxima, sums = kept.run_maxima(c, watched, block), kept.run_sums(c, watched, block)
     m = running_max(s, first, last, top)
     anchor = where(m == splat(HIDDEN), splat(float32(0.0)), m)
     if whole:
-        added, products = weigh_watched(s, first, last, anchor, False)
+        added, products, inside = weigh_watched(s, first, last, anchor, False, maxima, sums)
     else:
-        added, products = weigh_watched(s, first, last, anchor, True)
+        added, products, inside = weigh_watched(s, first, last, anchor, True, maxima, sums)
+    store(kept.block_inside(watched, block), 0, inside)
+    energy = watched
     before, sum_ = load(top, 0), load(total, 0)
     shrink = exp2(before - anchor)
     # Beyond −126, and where there was nothing before, older sums shrink to 0.
@@ -319,15 +347,17 @@ def attend_strips(c, b, h, part, number_, count, scratch, careful):
             middle = upper_from(spans, j0, first, last)
             multiply_keys(k, k_row, strip, D, first, middle, last, s)
             finish_logits(c, s, b, h, i0, j0, first, last, lo, after(lo, LANES), spans, as_ints(rows))
-            if observing or careful:
-                whole = all_visible(c, j0, first, last, spans)
-                shrink = softmax_block_watched(s, first, last, top, total, watched if observing else held, whole)
-            else:
-                shrink = softmax_block(s, first, last, top, total)
             if observing:
+                runs_end = rounded_up(last, kept.RUN)
+                for n in range(last, runs_end):
+                    store(s, n * LANES, splat(HIDDEN))
                 done = kept.block_rows(watched, block)
                 done[0], done[1] = int32(first), int32(last)
+                whole = last == runs_end and all_visible(c, j0, first, last, spans)
+                shrink = softmax_block_watched(c, block, first, runs_end, top, total, watched, whole)
                 store(kept.block_factor(watched, block), 0, load(top, 0))
+            else:
+                shrink = softmax_block(s, first, last, top, total, careful)
             for d in range(wide):
                 store(o, d * LANES, load(o, d * LANES) * shrink)
             add_values(u, u_row, s, first, middle, last, wide, o)

@@ -4,17 +4,18 @@ import numba
 from numba import float32, int32, int64
 
 from clearhead.kernels.cpu import call as at
-from clearhead.kernels.cpu.kept import NEVER, block_factor, block_rows, weights
+from clearhead.kernels.cpu.kept import NEVER, RUN, block_factor, block_rows, block_runs, note_runs, run_maxima, weights
 from clearhead.kernels.cpu.machine import BLOCK
 from clearhead.kernels.cpu.vector import (
     LANES,
     after,
     as_ints,
     bits,
+    bits_of,
     compiled,
+    count_bits,
     floats_at,
     ints_at,
-    is_never,
     lanes_set,
     larger,
     load,
@@ -28,95 +29,84 @@ from clearhead.kernels.cpu.vector import (
     where,
 )
 
-RUN = 4  # keys in a row that are represented by the largest of them, in the search for the k largest
+RUNS = BLOCK // RUN  # of a block
+LANE_BITS = 6  # a run and a lane are one number: run · 2^LANE_BITS + lane
+USUAL = 3  # lanes that are written down of every run, without asking how many there are
 
 
 @compiled
-def run_length(c, keys):
-    """How many keys in a row are represented by the largest of them: RUN, fewer where there are few keys."""
-    run = int64(RUN)
-    while run > 1 and keys < 4 * c[at.K] * run:
-        run //= 2
-    return run
-
-
-@compiled
-def add_run_maxima(w, factor, first, last, run, maxima):
-    """The largest weight of every run of a block, [run][LANES]; returns how many runs there are."""
-    runs, start = int64(0), first
-    while run == RUN and start + RUN <= last:  # of known length: no loop is left of it
-        high, higher = load(w, start * LANES), load(w, (start + 1) * LANES)
-        for n in range(2, RUN, 2):
-            high = larger(load(w, (start + n) * LANES), high)
-            higher = larger(load(w, (start + n + 1) * LANES), higher)
-        store(maxima, runs * LANES, larger(high, higher) * factor)
-        runs += 1
-        start += RUN
-    for begin_ in range(start, last, run):
-        high = load(w, begin_ * LANES)
-        for n in range(begin_ + 1, min(begin_ + run, last)):
-            high = larger(load(w, n * LANES), high)
-        store(maxima, runs * LANES, high * factor)
-        runs += 1
-    return runs
-
-
-@compiled
-def kth_largest(k, maxima, runs, best):
+def kth_largest(c, watched, blocks, best):
     """A lower bound of the k-th largest weight of every lane: the k-th largest of the maxima of some 4 k longer runs.
 
     A number sinks through the k best so far, by vector minima and maxima and without a branch.
     """
+    k = c[at.K]
     for r in range(k):
         store(best, r * LANES, splat(float32(0.0)))
-    together = max(int64(1), runs // (4 * k))
-    for run in range(0, runs, together):
-        high = load(maxima, run * LANES)
-        for n in range(run + 1, min(run + together, runs)):
-            high = larger(load(maxima, n * LANES), high)
-        if lanes_set(high > load(best, (k - 1) * LANES)) != 0:
-            for r in range(k):
-                held = load(best, r * LANES)
-                store(best, r * LANES, larger(held, high))
-                high = smaller(held, high)
+    together = min(max(int64(1), blocks * RUNS // (4 * k)), int64(RUNS))
+    for block in range(blocks):
+        maxima, factor = run_maxima(c, watched, block), load(block_factor(watched, block), 0)
+        first, last = block_runs(watched, block)
+        for run in range(first, last, together):
+            high = load(maxima, run * LANES)
+            for n in range(run + 1, min(run + together, last)):
+                high = larger(load(maxima, n * LANES), high)
+            high = high * factor
+            if lanes_set(high > load(best, (k - 1) * LANES)) != 0:
+                for r in range(k):
+                    held = load(best, r * LANES)
+                    store(best, r * LANES, larger(high, held))  # held where they are equal: 0, never −0.0
+                    high = smaller(held, high)
     return load(best, (k - 1) * LANES)
 
 
 @compiled
-def note_run(w, row, length, factor, least, key, found, keys, slot):
-    """Write the weights of a run of one lane down from `slot` on, each over the one before unless that reached the bound."""
-    for n in range(length):
-        x = w[row + n * LANES] * factor
-        found[slot], keys[slot] = x, int32(key + n)
-        slot += LANES * (int64(x >= least) & int64(not is_never(x)))
-    return slot
+def list_reached(c, watched, blocks, bound, reached):
+    """Every run and lane whose largest weight reaches the lane's bound, run by run; returns how many there are.
+
+    Which lanes those are cannot be foreseen, and a processor that guesses wrong loses more than all else here takes.
+    """
+    count = int64(0)
+    for block in range(blocks):
+        maxima, factor = run_maxima(c, watched, block), load(block_factor(watched, block), 0)
+        first, last = block_runs(watched, block)
+        for run in range(first, last):
+            high = load(maxima, run * LANES) * factor
+            lanes = lanes_set((high >= bound) & (bits(high) > splat_int(NEVER)))
+            left, name = lanes, (block * RUNS + run) << LANE_BITS
+            for n in range(USUAL):  # beyond the last lane, what will be written over
+                reached[count + n] = int32(name + lowest_bit(left))
+                left &= left - numba.uint64(1)
+            place = count + USUAL
+            while left != 0:
+                reached[place] = int32(name + lowest_bit(left))
+                left &= left - numba.uint64(1)
+                place += 1
+            count += count_bits(lanes)
+    return count
 
 
 @compiled
-def add_candidates(w, factors, first, last, run, maxima, bounds, j0, most, counts, found, keys):
-    """Every weight of a block that reaches its lane's bound, in the order of the keys: found, keys [most][LANES].
+def add_candidates(c, watched, begin_, reached, listed, bounds, most, counts, found, keys):
+    """Every weight that reaches its lane's bound, in the order of the keys: found, keys [most][LANES].
 
-    A run is looked into only for lanes whose bound its largest weight reaches; then each of its weights is written down, and
-    the place moves on if it was worth it. A lane that has no room left is not continued.
+    Each weight of a run is written down over the one before, unless that one reached the bound. A lane that has no room left
+    is not continued.
     """
-    bound = load(bounds, 0)
-    number_ = int64(0)
-    for start in range(first, last, run):
-        lanes = lanes_set(load(maxima, number_ * LANES) >= bound)
-        number_ += 1
-        while lanes != 0:
-            lane = lowest_bit(lanes)
-            lanes &= lanes - numba.uint64(1)
-            count, least, factor = int64(counts[lane]), bounds[lane], factors[lane]
-            if count + run > most:
-                counts[lane] = int32(most + 1)
-                continue
-            slot, row = count * LANES + lane, start * LANES + lane
-            if run == RUN and start + RUN <= last:  # of known length: no loop is left of it
-                slot = note_run(w, row, RUN, factor, least, j0 + start, found, keys, slot)
-            else:
-                slot = note_run(w, row, min(run, last - start), factor, least, j0 + start, found, keys, slot)
-            counts[lane] = int32(slot // LANES)
+    w = weights(c, watched, 0)
+    for place in range(listed):
+        run, lane = int64(reached[place]) >> LANE_BITS, int64(reached[place]) & ((1 << LANE_BITS) - 1)
+        count, least = int64(counts[lane]), bits_of(bounds[lane])
+        if count + RUN > most:
+            counts[lane] = int32(most + 1)
+            continue
+        factor, slot = block_factor(watched, run // RUNS)[lane], count * LANES + lane
+        for n in range(run * RUN, run * RUN + RUN):
+            x = w[n * LANES + lane] * factor
+            found[slot], keys[slot] = x, int32(begin_ + n)
+            slot += LANES * int64(bits_of(x) >= least)
+            count += int64(bits_of(x) >= least)
+        counts[lane] = int32(count)
 
 
 @compiled
@@ -151,7 +141,7 @@ def insert_all(c, watched, lane, begin_, end, best, best_keys):
         w, rows, factor = weights(c, watched, block), block_rows(watched, block), block_factor(watched, block)[lane]
         for n in range(rows[0], rows[1]):
             x = w[n * LANES + lane] * factor
-            if x > best[(k - 1) * LANES + lane] and not is_never(x):
+            if x > best[(k - 1) * LANES + lane] and bits_of(x) != NEVER:
                 place = k - 1
                 while place > 0 and best[(place - 1) * LANES + lane] < x:
                     best[place * LANES + lane] = best[(place - 1) * LANES + lane]
@@ -162,35 +152,28 @@ def insert_all(c, watched, lane, begin_, end, best, best_keys):
 
 
 @compiled
-def run_maxima(c, scratch):
-    """Where the largest weight of every run of a strip is kept, in the scratch memory of `write_largest`: [run][LANES]."""
-    return after(scratch, (2 + 2 * c[at.K] + 2 * (2 * c[at.K] + 16)) * LANES)
+def most_candidates(k):
+    """Room for candidates of a lane: all keys where there are hardly more than k runs, some to spare where there are more."""
+    return RUN * k + 16
 
 
 @compiled
-def write_largest(c, watched, row, count, begin_, end, runs, to_keys, to_weights, scratch):
+def write_largest(c, watched, row, count, begin_, end, to_keys, to_weights, scratch):
     """The k largest weights of every query of a strip, and their keys, to the addresses given.
 
-    A bound for the k-th largest is found without a branch, from the maxima of short runs (`runs` of them, noted by
-    `add_run_maxima`); few weights reach it, and only those are put in order.
+    A bound for the k-th largest is found without a branch, from the maxima of short runs (of `kept`); few weights
+    reach it, and only those are put in order.
     """
-    k = c[at.K]
-    most = 2 * k + 16
+    k, blocks = c[at.K], (end - begin_ + BLOCK - 1) // BLOCK
+    most = most_candidates(k)
     bounds, counts = scratch, as_ints(after(scratch, LANES))
     best, best_keys = after(scratch, 2 * LANES), as_ints(after(scratch, (2 + k) * LANES))
     found, keys = after(scratch, (2 + 2 * k) * LANES), as_ints(after(scratch, (2 + 2 * k + most) * LANES))
-    maxima, run = run_maxima(c, scratch), run_length(c, end - begin_)
-    store(bounds, 0, kth_largest(k, maxima, runs, best))
-    for lane in range(LANES):
-        counts[lane] = int32(0)
-    runs = block = int64(0)
-    for j0 in range(begin_, end, BLOCK):
-        rows, w = block_rows(watched, block), weights(c, watched, block)
-        first, last = int64(rows[0]), int64(rows[1])
-        factors = block_factor(watched, block)
-        add_candidates(w, factors, first, last, run, after(maxima, runs * LANES), bounds, j0, most, counts, found, keys)
-        runs += (last - first + run - 1) // run
-        block += 1
+    reached = as_ints(after(scratch, (2 + 2 * k + 2 * most) * LANES))
+    store(bounds, 0, kth_largest(c, watched, blocks, best))
+    store(counts, 0, splat_int(int32(0)))
+    listed = list_reached(c, watched, blocks, load(bounds, 0), reached)
+    add_candidates(c, watched, begin_, reached, listed, bounds, most, counts, found, keys)
     sort_candidates(k, counts, found, keys, best, best_keys)
     for lane in range(count):
         if counts[lane] > most:
@@ -242,17 +225,14 @@ def write_largest_in_groups(c, b, watched, row, count, begin_, end, best, best_k
 
 
 @compiled
-def weigh(c, b, h, watched, begin_, end, maxima):
-    """Every weight times the norm of its key's value; what may not be seen keeps −0.0. Returns how many runs there are."""
+def weigh(c, b, h, watched, begin_, end):
+    """Every weight times the norm of its key's value, and the runs of these; what may not be seen keeps −0.0."""
     norms = after(floats_at(c[at.NORMS]), (b * c[at.HQ] + h) * c[at.TK])
-    run, runs, block = run_length(c, end - begin_), int64(0), int64(0)
+    block = int64(0)
     for j0 in range(begin_, end, BLOCK):
         rows, w = block_rows(watched, block), weights(c, watched, block)
-        factor = load(block_factor(watched, block), 0)
-        first, last = int64(rows[0]), int64(rows[1])
-        block += 1
-        for n in range(first, last):
+        for n in range(int64(rows[0]), int64(rows[1])):
             p = load(w, n * LANES)
             store(w, n * LANES, where(bits(p) == splat_int(NEVER), p, p * splat(norms[j0 + n])))
-        runs += add_run_maxima(w, factor, first, last, run, after(maxima, runs * LANES))
-    return runs
+        note_runs(c, watched, block)
+        block += 1

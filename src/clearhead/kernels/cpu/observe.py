@@ -2,19 +2,27 @@
 
 When all keys of a strip have passed, its weights are still there (`kept`), and `when_done` measures everything on them, block
 by block. **It is the place for another observable**: a loop in `per_query` or `per_key`, a line here, its name
-in `call` and `run`. Only Σ p z, for the entropy, is carried along while the keys pass (`softmax_block_watched` in
-`forward`), because logits are not kept.
+in `call` and `run`. Only two things are taken while the keys pass (`softmax_block_watched` in `forward`): Σ p z, for the
+entropy, because logits are not kept; and the largest and the sum of every four weights, while they are in registers.
 """
 
 from numba import float32, int32, int64
 
 from clearhead.kernels.cpu import call as at
 from clearhead.kernels.cpu import strip as strips
-from clearhead.kernels.cpu.kept import above, blank, block_factor, block_rows, make_whole, weights
-from clearhead.kernels.cpu.largest import (
-    add_run_maxima,
-    run_length,
+from clearhead.kernels.cpu.kept import (
+    above,
+    blank,
+    block_factor,
+    block_inside,
+    block_rows,
+    make_whole,
+    note_runs,
     run_maxima,
+    run_sums,
+    weights,
+)
+from clearhead.kernels.cpu.largest import (
     weigh,
     write_largest,
     write_largest_in_groups,
@@ -70,8 +78,13 @@ SINGLE = 13  # vectors of one number a query that `when_done` works with
 
 
 @compiled
-def add_over_queries(c, b, part, w, factor, first, last, j0, kept, row_weights, query_groups, sums, maxima, counts):
+def add_over_queries(c, b, part, watched, block, factor, j0, kept, row_weights, query_groups, sums, maxima, counts):
     """What is added up over queries, for one block; `factor` is 0 in lanes that do not count."""
+    w, first, last = (
+        weights(c, watched, block),
+        int64(block_rows(watched, block)[0]),
+        int64(block_rows(watched, block)[1]),
+    )
     if c[at.MAP_COUNT] != 0:
         add_map_counts(c, w, kept, first, last, j0, counts)
     if c[at.VIEWERS] != 0:
@@ -86,7 +99,8 @@ def add_over_queries(c, b, part, w, factor, first, last, j0, kept, row_weights, 
         weighted = after(doubles_at(c[at.WEIGHTED]), part * c[at.TK] + j0)
         add_received(w, factor * load(row_weights, 0), first, last, weighted)
     if c[at.MAP_COLUMNS] != 0:
-        add_map(c, w, factor, first, last, j0, sums, maxima)
+        run_highest, sums_of_runs = run_maxima(c, watched, block), run_sums(c, watched, block)
+        add_map(c, w, run_highest, sums_of_runs, factor, first, last, j0, sums, maxima)
 
 
 @compiled
@@ -120,11 +134,10 @@ def when_done(c, b, h, part, strip, watched, i0, scratch):
         read_tokens(c, b, a, mine)
     spans = strips.spans(c, strip)
     begin_, end = spans[0] // BLOCK * BLOCK, spans[3]
-    run, runs, block = run_length(c, end - begin_), int64(0), int64(0)
     for j0 in range(begin_, end, BLOCK):
+        block = (j0 - begin_) // BLOCK
         rows, w, factors = block_rows(watched, block), weights(c, watched, block), block_factor(watched, block)
-        first, last = int64(rows[0]), int64(rows[1])
-        block += 1
+        first, last, summed = int64(rows[0]), int64(rows[1]), run_sums(c, watched, block)
         if first >= last:
             continue
         # Until a lane has seen something its maximum is −inf, and its weights are 0 whatever they are multiplied by.
@@ -132,12 +145,13 @@ def when_done(c, b, h, part, strip, watched, i0, scratch):
         factor = where(anchor == splat(HIDDEN), zero, exp2((anchor - top) - load(above(watched), 0)))
         if not all_tame:
             make_whole(w, factor, tame, first, last)
+            note_runs(c, watched, block)
             factor = where(tame, factor, one)
         store(factors, 0, factor)
         if c[at.VISIBLE] != 0:
             count_visible(w, first, last, seen)
         if c[at.DISTANCE] != 0:
-            add_distance(w, factor, first, last, a - j0, distance)
+            add_distance(summed, load(block_inside(watched, block), 0), factor, first, last, a - j0, distance)
         if c[at.SELF] != 0:
             add_position(w, factors, first, last, a - j0, own)
             add_position(w, factors, first, last, a - 1 - j0, previous)
@@ -148,17 +162,15 @@ def when_done(c, b, h, part, strip, watched, i0, scratch):
         if c[at.SQUARES] != 0:
             add_squares(w, factor, first, last, squares)
         if c[at.HISTOGRAM] != 0:
-            add_distances(w, factor, first, last, a - j0, in_bins)
+            add_distances(w, summed, factor, first, last, a - j0, in_bins)
         if c[at.KEY_GROUPS] != 0:
-            add_groups(c, b, w, factor, first, last, j0, in_groups)
+            add_groups(c, b, w, summed, factor, first, last, j0, in_groups)
         if c[at.ROWS] != 0:
             copy_rows(c, b, h, w, factors, first, last, i0, j0)
-        if c[at.K] != 0:
-            runs += add_run_maxima(w, factor, first, last, run, after(run_maxima(c, search), runs * LANES))
         if all_tame:
             only = where(kept, factor, zero)
             add_over_queries(
-                c, b, part, w, only, first, last, j0, kept, row_weights, query_groups, sums, maxima, counts
+                c, b, part, watched, block, only, j0, kept, row_weights, query_groups, sums, maxima, counts
             )
     row, count = (b * c[at.HQ] + h) * c[at.TQ] + i0, min(LANES, c[at.TQ] - i0)
     if c[at.VISIBLE] != 0:
@@ -181,21 +193,20 @@ def when_done(c, b, h, part, strip, watched, i0, scratch):
     if c[at.KEY_GROUPS] != 0:
         put_many(c[at.GROUP_WEIGHT], row, count, groups, in_groups)
     if c[at.K] != 0:
-        write_largest(c, watched, row, count, begin_, end, runs, c[at.TOP_KEYS], c[at.TOP_WEIGHTS], search)
+        write_largest(c, watched, row, count, begin_, end, c[at.TOP_KEYS], c[at.TOP_WEIGHTS], search)
     if c[at.GROUP_K] != 0:
         best_keys = as_ints(after(search, groups * c[at.GROUP_K] * LANES))
         write_largest_in_groups(c, b, watched, row, count, begin_, end, search, best_keys)
     if not all_tame:  # NaN in lanes that do not count must not reach a sum, and is cleared away once all else is read
-        block = int64(0)
         for j0 in range(begin_, end, BLOCK):
-            rows, w = block_rows(watched, block), weights(c, watched, block)
-            first, last = int64(rows[0]), int64(rows[1])
+            block = (j0 - begin_) // BLOCK
+            first, last = int64(block_rows(watched, block)[0]), int64(block_rows(watched, block)[1])
             only = where(kept, load(block_factor(watched, block), 0), zero)
-            block += 1
             if first < last:
-                blank(w, kept, first, last)
+                blank(weights(c, watched, block), kept, first, last)
+                note_runs(c, watched, block)
                 add_over_queries(
-                    c, b, part, w, only, first, last, j0, kept, row_weights, query_groups, sums, maxima, counts
+                    c, b, part, watched, block, only, j0, kept, row_weights, query_groups, sums, maxima, counts
                 )
     if columns != 0 and begin_ < end:
         cell_of_key = ints_at(c[at.MAP_COLUMN])
@@ -207,5 +218,5 @@ def when_done(c, b, h, part, strip, watched, i0, scratch):
         if c[at.MAP_COUNT] != 0:
             finish_map(c, c[at.MAP_COUNT] + start, counts, i0, left, wide, turned, True)
     if c[at.NORMS] != 0 and c[at.K] != 0:  # last: the weights are changed
-        runs = weigh(c, b, h, watched, begin_, end, run_maxima(c, search))
-        write_largest(c, watched, row, count, begin_, end, runs, c[at.CONTRIBUTION_KEYS], c[at.CONTRIBUTIONS], search)
+        weigh(c, b, h, watched, begin_, end)
+        write_largest(c, watched, row, count, begin_, end, c[at.CONTRIBUTION_KEYS], c[at.CONTRIBUTIONS], search)

@@ -9,6 +9,7 @@ from numba import float32, float64, int32, int64
 from clearhead.kernels.cpu import call as at
 from clearhead.kernels.cpu.kept import NEVER
 from clearhead.kernels.cpu.rows import lift
+from clearhead.kernels.cpu.runs import largest_of_keys, sum_keys
 from clearhead.kernels.cpu.vector import (
     LANES,
     WIDTH,
@@ -92,21 +93,16 @@ def add_viewers(w, kept, first, last, target):
 
 
 @compiled
-def add_map(c, w, factor, first, last, j0, sums, maxima):
+def add_map(c, w, maxima, run_sums, factor, first, last, j0, sums, highest):
     """Sum and maximum of the weights in each column of the map, every lane by itself."""
     bounds, cell_of_key = floats_at(c[at.MAP_COLUMN_BOUNDS]), ints_at(c[at.MAP_COLUMN])
     n = first
     while n < last:
         cell = int64(cell_of_key[j0 + n])
         end = min(int64(bounds[cell + 1]) - j0, last)
-        sum_ = load(w, n * LANES)
-        high = sum_
-        for m in range(n + 1, end):
-            p = load(w, m * LANES)
-            sum_ = sum_ + p
-            high = larger(p, high)
-        store(sums, cell * LANES, fma(sum_, factor, load(sums, cell * LANES)))
-        store(maxima, cell * LANES, larger(high * factor, load(maxima, cell * LANES)))
+        store(sums, cell * LANES, fma(sum_keys(w, run_sums, n, end), factor, load(sums, cell * LANES)))
+        high = largest_of_keys(w, maxima, n, end) * factor
+        store(highest, cell * LANES, larger(high, load(highest, cell * LANES)))
         n = end
 
 

@@ -3,10 +3,11 @@
 from numba import float32, int32, int64
 
 from clearhead.kernels.cpu import call as at
-from clearhead.kernels.cpu.kept import NEVER, above, sum_rows
+from clearhead.kernels.cpu.kept import NEVER, RUN, above
 from clearhead.kernels.cpu.logits import HIDDEN
 from clearhead.kernels.cpu.powers import LN_2, LOG2_E, exp2, log2
 from clearhead.kernels.cpu.rows import number
+from clearhead.kernels.cpu.runs import sum_keys
 from clearhead.kernels.cpu.vector import (
     LANES,
     after,
@@ -85,16 +86,15 @@ def add_squares(w, factor, first, last, squares):
 
 
 @compiled
-def add_distance(w, factor, first, last, away, distance):
-    """Σ_j p_ij (a_0 − j) in every lane; `away` is a_0 minus the block's first key, a_0 the strip's first position."""
-    even, odd = splat(float32(0.0)), splat(float32(0.0))  # two sums, so that none waits for the other
-    whole = first + (last - first) // 2 * 2
-    for n in range(first, whole, 2):
-        even = fma(load(w, n * LANES), splat(float32(away - n)), even)
-        odd = fma(load(w, (n + 1) * LANES), splat(float32(away - n - 1)), odd)
-    for n in range(whole, last):
-        even = fma(load(w, n * LANES), splat(float32(away - n)), even)
-    store(distance, 0, fma(even + odd, factor, load(distance, 0)))
+def add_distance(sums, inside, factor, first, last, away, distance):
+    """Σ_j p_ij (a_0 − j) in every lane; `away` is a_0 minus the block's first key, a_0 the strip's first position.
+
+    By the sums of runs, less what the keys of a run are beyond its first: `inside`.
+    """
+    sum_ = splat(float32(0.0)) - inside
+    for r in range(first // RUN, (last + RUN - 1) // RUN):
+        sum_ = fma(load(sums, r * LANES), splat(float32(away - r * RUN)), sum_)
+    store(distance, 0, fma(sum_, factor, load(distance, 0)))
 
 
 @compiled
@@ -107,7 +107,7 @@ def bin_of(distance):
 
 
 @compiled
-def add_distances(w, factor, first, last, away, sums):
+def add_distances(w, run_sums, factor, first, last, away, sums):
     """The weight at every distance, sums [bins][LANES]; `away` is the strip's first position minus the block's first key.
 
     Lane l stands away + l − n from key n. Where all lanes are in one bin, keys are added up as they come; a key whose
@@ -127,7 +127,7 @@ def add_distances(w, factor, first, last, away, sums):
             # As n grows, distances shrink on this side of the diagonal and grow on the other.
             keys = nearest - begin_ + 1 if low >= 0 else end - farthest
             stop = min(last, n + keys)
-            store(sums, bin_ * LANES, fma(sum_rows(w, n, stop), factor, load(sums, bin_ * LANES)))
+            store(sums, bin_ * LANES, fma(sum_keys(w, run_sums, n, stop), factor, load(sums, bin_ * LANES)))
             n = stop
             continue
         p = load(w, n * LANES) * factor
@@ -175,7 +175,7 @@ def add_token_relations(c, b, w, factor, first, last, a, j0, mine, same, followi
 
 
 @compiled
-def add_groups(c, b, w, factor, first, last, j0, sums):
+def add_groups(c, b, w, run_sums, factor, first, last, j0, sums):
     """The weight on every group of keys, sums [G][LANES]; keys of a group that lie side by side are added up first."""
     labels = after(ints_at(c[at.KEY_GROUPS]), b * c[at.KEY_GROUPS_B] + j0)
     n = first
@@ -184,7 +184,7 @@ def add_groups(c, b, w, factor, first, last, j0, sums):
         while n < last and labels[n] == group:
             n += 1
         if group >= 0:
-            store(sums, group * LANES, fma(sum_rows(w, begin_, n), factor, load(sums, group * LANES)))
+            store(sums, group * LANES, fma(sum_keys(w, run_sums, begin_, n), factor, load(sums, group * LANES)))
 
 
 @compiled

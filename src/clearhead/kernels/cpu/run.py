@@ -32,6 +32,7 @@ GRADIENTS = 16  # tasks of the backward pass, over all key heads, as far as ther
 PARTIAL_BYTES = 64 << 20  # for its sums by part
 KEPT = 1 << 20  # bytes of weights that are kept while they are observed
 SINGLE = 13  # vectors of one number a query that measuring a strip works with, as `observe` lays them out
+RUN = 4  # keys that are kept together, as in `kept`
 SUMMED = 32  # parts, over all heads, in which observing adds up over queries: enough for the threads of most machines
 LEAST_TASKS = 24  # over all heads, however much room their sums need
 
@@ -241,8 +242,8 @@ def observe(problem: Problem, measuring: Measuring) -> tuple[Tensor, dict[str, T
         _cut(call, bounds, together)
         call.put(at.OBSERVING, 1)
         call.put(at.LONGEST, longest)
-        watched = (2 + 2 * (longest // BLOCK) + longest) * lanes
-        search = 2 + 2 * m.want.top_k + 2 * (2 * m.want.top_k + 16) + longest
+        watched = (2 + 3 * (longest // BLOCK) + longest + 2 * (longest // RUN)) * lanes
+        search = 2 + 2 * m.want.top_k + 2 * (RUN * m.want.top_k + 16) + longest // RUN + 1
         work = 4 * call.numbers[at.MAP_COLUMNS] + max(search, 2 * m.groups * m.want.group_top_k)
         floats = _scratch(p, together) + together * watched + (SINGLE + m.groups + m.bins + work) * lanes
         threads.run("forward", call, floats, B * Hq * parts)

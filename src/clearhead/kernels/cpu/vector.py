@@ -169,7 +169,12 @@ def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
 @intrinsic
 def larger(typing, a, b):
     """a where a > b, else b: one instruction; a NaN in either gives b."""
-    return a(a, b), lambda context, builder, sig, args: builder.select(builder.fcmp_ordered(">", *args), *args)
+
+    def emit(context, builder, sig, args):
+        compare = builder.icmp_signed if a.scalar is types.int32 else builder.fcmp_ordered
+        return builder.select(compare(">", *args), *args)
+
+    return a(a, b), emit
 
 
 @intrinsic
@@ -296,13 +301,9 @@ def max_of(typing, x):
 
 
 @intrinsic
-def is_never(typing, x):
-    """Whether a number is −0.0."""
-
-    def emit(context, builder, sig, args):
-        return builder.icmp_signed("==", builder.bitcast(args[0], I32), I32(-(2**31)))
-
-    return types.boolean(types.float32), emit
+def bits_of(typing, x):
+    """The bits of one float as an integer: in the order of the numbers from 0 up, with −0.0 below them."""
+    return types.int32(types.float32), lambda context, builder, sig, args: builder.bitcast(args[0], I32)
 
 
 @intrinsic

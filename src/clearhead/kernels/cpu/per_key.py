@@ -142,17 +142,30 @@ def clear_doubles(address, start, count):
 
 
 @compiled
+def part_rows(c, part):
+    """First and one past the last row of the map that the queries of a part are in."""
+    bounds, cell_of_query = longs_at(c[at.TASKS]), ints_at(c[at.MAP_ROW])
+    first, end = bounds[part] * LANES, min(bounds[part + 1] * LANES, c[at.TQ])
+    if first >= end:
+        return int64(0), int64(0)
+    return int64(cell_of_query[first]), int64(cell_of_query[end - 1]) + 1
+
+
+@compiled
 def begin_part(c, part):
     """Sums over queries begin at 0."""
     TK = c[at.TK]
     clear_doubles(c[at.RECEIVED], part * c[at.CHANNELS] * TK, c[at.CHANNELS] * TK)
     clear_doubles(c[at.WEIGHTED], part * TK, TK)
     clear_doubles(c[at.VIEWERS], part * TK, TK)
-    cells = c[at.MAP_ROWS] * c[at.MAP_COLUMNS]
+    columns = c[at.MAP_COLUMNS]
+    if columns == 0:
+        return
+    first, end = part_rows(c, part % c[at.PARTS])
     for address in (c[at.MAP_SUM], c[at.MAP_MAX], c[at.MAP_COUNT]):
         if address != 0:
-            sums = after(floats_at(address), part * cells)
-            for n in range(cells):
+            sums = after(floats_at(address), part * c[at.MAP_ROWS] * columns)
+            for n in range(first * columns, end * columns):
                 sums[n] = float32(0.0)
 
 
@@ -222,12 +235,17 @@ def merge_head(c, head, scratch):
     zero, one = splat_short(float32(0.0)), splat_short(float32(1.0))
     sums, maxima, counts = floats_at(c[at.MAP_SUM]), floats_at(c[at.MAP_MAX]), floats_at(c[at.MAP_COUNT])
     means, highest = floats_at(c[at.MAP_MEAN_OUT]), floats_at(c[at.MAP_MAX_OUT])
+    first, end = int64(0), int64(0)  # the parts that have queries in a row
     for row in range(rows):
+        while end < parts and part_rows(c, end)[0] <= row:
+            end += 1
+        while first < end and part_rows(c, first)[1] <= row:
+            first += 1
         if c[at.MAP_COUNT] == 0:
             count_pairs(c, head // c[at.HQ], row, scratch)
         for column in range(0, columns, WIDTH):
             total, high, pairs = zero, zero, zero
-            for part in range(parts):
+            for part in range(first, end):
                 cell = ((head * parts + part) * rows + row) * columns + column
                 total = total + load_short(sums, cell)
                 high = larger(load_short(maxima, cell), high)

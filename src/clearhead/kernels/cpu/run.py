@@ -394,7 +394,7 @@ def _map(p: Problem, want: Observables, call: Builder, parts: int, found: dict[s
     for place in (at.MAP_SUM, at.MAP_MAX, *[at.MAP_COUNT] * checked):
         call.address(place, threads.room(f"map {place}", B * Hq * parts * rows * padded_columns, torch.float32))
     for name, place in (("map_mean", at.MAP_MEAN_OUT), ("map_max", at.MAP_MAX_OUT)):
-        whole = torch.zeros(B, Hq, rows, padded_columns)
+        whole = torch.empty(B, Hq, rows, padded_columns) if B * Hq * Tq else torch.zeros(B, Hq, rows, padded_columns)
         call.address(place, whole)
         found[name] = whole[..., :columns]
     call.put(at.MAP_ROWS, rows, padded_columns)

@@ -8,7 +8,7 @@ import torch
 import watch_architectures as made
 from clearhead import Observables, Window, attention, watch
 from clearhead.errors import ArgumentError
-from clearhead.roles import ROLES, calibrate, label, retrieval, roles
+from clearhead.roles import ROLES, calibrate, label, looked_up, retrieval, roles
 from clearhead.trace import Head
 from planted import PATTERNS, Planted, first, induction, previous, uniform
 
@@ -174,5 +174,11 @@ def test_retrieval_counts_tokens_copied_out_of_the_needle():
     assert [found[Head(0, h)].score for h in range(4)] == [1.0, 0.5, 0.0, 0.0]
     assert found[Head(0, 0)].null == pytest.approx(sum(1 / (i + 1) for i in range(25, 31)) / 6)
     assert [found[Head(0, h)].labelled for h in range(4)] == [True, False, False, False]
-    with pytest.raises(ArgumentError, match="written: expected positions of tokens that were written"):
-        retrieval(trace, range(10, 16), range(0))
+    places = looked_up(trace, range(26, 32))
+    assert places[Head(0, 0)] == [*range(10, 16)]
+    assert places[Head(0, 1)] == [10, -1, 12, -1, 14, -1]
+    assert places[Head(0, 2)] == places[Head(0, 3)] == [-1] * 6
+    told = r"written: expected positions of tokens that were written, .* of a text of 32"
+    for none in (range(0), range(26, 99)):
+        with pytest.raises(ArgumentError, match=told):
+            retrieval(trace, range(10, 16), none)

@@ -21,7 +21,7 @@ from clearhead.observables import Observables, Observation
 from clearhead.trace import Head, Trace
 from clearhead.watch import watch
 
-__all__ = ["ROLES", "Calibrated", "Retrieval", "RoleScore", "calibrate", "label", "retrieval", "roles"]
+__all__ = ["ROLES", "Calibrated", "Retrieval", "RoleScore", "calibrate", "label", "looked_up", "retrieval", "roles"]
 
 THRESHOLD = 0.3
 BROAD = 0.9  # of log n_i; most heads spread over a part of what they see, few over nearly all of it
@@ -202,6 +202,42 @@ def label(scores: Iterable[RoleScore]) -> RoleScore | None:
     return max(specific or earned, key=lambda s: s.score - s.null, default=None)
 
 
+def looked_up(trace: Trace, written: range, *, sample: int = 0) -> dict[Head, list[int]]:
+    """Where each head looked up the tokens that were written: for every one of them a key's position, or −1.
+
+    The query that writes a token stands one before it. A head looks the token up when the key which that query attends to most
+    is an earlier copy of the very token: it stands in front of the model just as it is about to be written. Nothing is said
+    of heads that help in other ways.
+
+    Arguments:
+        trace: of the whole text, prompt and what was written.
+        written: positions of the tokens that the model wrote; each was written by the query one before it.
+        sample: of a batch.
+
+    Raises `ArgumentError` where token ids are not known, or nothing was written. Of several texts the first is taken.
+    """
+    found: dict[Head, list[int]] = {}
+    for call in trace.calls:
+        ids = call.key_ids
+        if call.crosses or call.run != trace.calls[0].run:
+            continue
+        if ids is None or not written or written.start < 1 or written.stop > ids.shape[1]:
+            raise ArgumentError(
+                message(
+                    "written",
+                    expected="positions of tokens that were written, in a text whose token ids are known",
+                    got=f"{written} of a text of {'unknown' if ids is None else ids.shape[1]} tokens",
+                    remedy="Watch a model that is given token ids, and name the tokens behind the prompt.",
+                )
+            )
+        text = ids[sample]
+        at = torch.arange(written.start, written.stop)
+        keys = call.observation.top_keys[sample, :, at - 1 - call.observation.offset, 0].cpu()  # (Hq, written)
+        copies = torch.where((keys >= 0) & (text[keys.clamp(min=0)] == text[at]), keys, -1)
+        found |= dict(zip(call.addresses(), copies.tolist(), strict=True))
+    return found
+
+
 class Retrieval(NamedTuple):
     """How often a head's strongest key was what was written, inside the needle; and how often uniform attention's would be."""
 
@@ -221,34 +257,30 @@ def retrieval(trace: Trace, needle: range, written: range, *, sample: int = 0) -
         sample: of a batch.
 
     The null is the share of the keys a query sees that would count; a head is labelled by the rule of the other roles.
-    Raises `ArgumentError` where token ids are not known, or nothing was written.
+    Raises `ArgumentError` as `looked_up` does.
     """
+    places = looked_up(trace, written, sample=sample)
     found: dict[Head, Retrieval] = {}
     for call in trace.calls:
         ids = call.key_ids
-        if call.crosses or call.run != trace.calls[0].run:
+        if ids is None or call.crosses or call.run != trace.calls[0].run:
             continue
-        if ids is None or not written or written.start < 1:
-            raise ArgumentError(
-                message(
-                    "written",
-                    expected="positions of tokens that were written, in a text whose token ids are known",
-                    got=f"{written} of a text of {'known' if ids is not None else 'unknown'} tokens",
-                    remedy="Watch a model that is given token ids, and name the tokens behind the prompt.",
-                )
-            )
+        seen = visible_keys(call.observation, sample)[
+            torch.arange(written.start, written.stop) - 1 - call.observation.offset
+        ]
         text = ids[sample]
-        at = torch.arange(written.start, written.stop)
-        queries = at - 1 - call.observation.offset
-        keys = call.observation.top_keys[sample, :, queries, 0].cpu()  # (Hq, written)
-        copied = (keys >= needle.start) & (keys < needle.stop) & (text[keys.clamp(min=0)] == text[at])
-        seen = call.observation.visible[sample if len(call.observation.visible) > 1 else 0].amax(0)[queries].cpu()
         inside = text[needle.start : needle.stop]
-        null = float(((inside[None] == text[at][:, None]).sum(-1) / seen).mean())
-        for n, head in enumerate(call.addresses()):
-            score = float(copied[n].double().mean())
+        null = float(((inside[None] == text[written.start : written.stop][:, None]).sum(-1) / seen).mean())
+        for head in call.addresses():
+            score = sum(key in needle for key in places[head]) / len(written)
             found[head] = Retrieval(score, null, _judged("retrieval", score, null).labelled)
     return found
+
+
+def visible_keys(observation: Observation, sample: int = 0) -> Tensor:
+    """n_i, how many keys each query may see, float64 (Tq,) on the CPU; the most where heads differ."""
+    seen = observation.visible.expand(-1, -1, observation.lse.shape[2])
+    return seen[sample if seen.shape[0] > 1 else 0].amax(0).double().cpu()
 
 
 class Calibrated(NamedTuple):

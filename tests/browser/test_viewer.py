@@ -22,9 +22,12 @@ from reading import (
     text_of,
 )  # fmt: skip
 
+from clearhead.models import load
 from clearhead.rollout import rollout
 from clearhead.trace import Head
+from clearhead.viewer.ask import ask
 from clearhead.viewer.colour import ramp_bytes
+from clearhead.viewer.data import Shown
 from clearhead.viewer.questions import Gallery
 from clearhead.viewer.server import Server
 from views import kept_shown, planted_shown, twice
@@ -236,6 +239,22 @@ def test_groups_have_bands_and_a_table_of_means(opened, shown):
         for name, row in zip(["first part", "second part", "third part"], means, strict=True)
     ]
     assert chrome.run("document.querySelector('#token-299').dataset.group") == "2"
+
+
+def test_heads_that_looked_a_written_token_up_are_listed_and_lead_to_where_they_looked(opened):
+    asked = ask(
+        load("builtin"), [("a", "The king is dead."), ("b", "The queen lives.")], "Who lives?", write=8, keep="qk"
+    )
+    other = Shown.of(asked.view)
+    token, head, key, weight = next(x for x in other.document().facts["lookups"] if x[2] in asked.places[1])
+    with Server(Gallery([other]), say=lambda _: None) as served:
+        chrome = opened(f"view=text&at={token}", of=served)
+        shown = chrome.until(ROWS.format('[aria-label="Heads that looked it up"] table'))
+        assert [head, "b", str(key), percent(weight)] in shown
+        chrome.click("[aria-label='Heads that looked it up'] tbody button")
+        chrome.until(f"document.querySelector('.said').textContent.startsWith('Token {token - 1} ')")
+        opened("view=text&at=2", of=served)
+        chrome.until("document.querySelector('[aria-label=\"Heads that looked it up\"]').hidden")
 
 
 def _percent_or_zero(x: float) -> str:

@@ -3,8 +3,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from clearhead.cli.look import _names
 
 
 def run(*words, cwd=None):
@@ -66,12 +69,25 @@ def test_a_question_says_what_its_answer_takes_from_each_document(tmp_path):
     for row in (found["weight"], *found["by_token"], *found["by_head"].values()):
         assert sum(row) == pytest.approx(1, abs=1e-4)
     assert found["by_token"][0][4] == 0  # nothing had been answered yet
+    assert sum(found["uniform"]) == pytest.approx(1, abs=1e-4)
+    assert all(0 < x < 5 * 24 for x in found["by_chance"])
+    assert [sum(look["document"] == name for look in found["lookups"]) for name in ("a.txt", "b.txt")] == found[
+        "looked_up"
+    ]
+    ids = [t["id"] for t in found["tokens"]]
+    for look in found["lookups"]:
+        assert ids[look["key"]] == ids[look["token"]]
+        assert first <= look["token"] < end
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text(encoding="utf-8")
+    for key in found:
+        assert f"`{key}`" in page, key
     shown = ["".join(t["piece"] for t in found["tokens"][d["first"] : d["end"]]) for d in found["documents"]]
     assert shown == ["The·king·is·dead.↵↵", "The·queen·lives·<|start|>.↵↵"]
     assert sum(t["id"] == 0 for t in found["tokens"]) == 1  # what spells a special token stayed text
     code, out, _ = run(*words, "--html", "page.html", cwd=tmp_path)
     assert code == 0
-    assert "heads that take most from the documents" in out
+    assert "heads that look up most" in out
+    assert "uniform  looked up  by chance" in out
     assert (tmp_path / "page.html").stat().st_size > 50_000
 
 
@@ -84,6 +100,11 @@ def test_a_question_says_what_its_answer_takes_from_each_document(tmp_path):
             ("words", "--document", "a.txt", "--question", "who?"),
             "--document: holds the text; leave TEXT and --file out",
         ),
+        (("--document", "a.txt", "--question", " "), "--question: is empty, ask something"),
+        (
+            ("--document", "a.txt", "--question", "who?", "--head", "L0H0"),
+            "--head, --token and --start: are about one text; leave them out with --question",
+        ),
         (("--document", "no.txt", "--question", "who?"), "--document no.txt: No such file"),
         (("--document", "long.txt", "--question", "who?"), "documents and question are 10"),
     ],
@@ -94,3 +115,8 @@ def test_a_question_that_cannot_be_asked_is_one_line(tmp_path, words, text):
     code, out, err = run("look", *words, cwd=tmp_path)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert text in err
+
+
+def test_documents_of_one_name_are_told_apart():
+    paths = [Path("a/n.txt"), Path("b/n.txt"), Path("c.txt"), Path("b/n.txt")]
+    assert _names(paths) == ["a/n.txt", "b/n.txt (1)", "c.txt", "b/n.txt (2)"]

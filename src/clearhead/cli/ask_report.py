@@ -27,38 +27,65 @@ def report(asked: Asked) -> None:
     answer = "".join(pieces[i] for i in asked.written).replace("·", " ").replace("↵", "\n").strip()
     console.print(Text(answer, "bold"))
     console.print()
-    total = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("the answer looks at", "tokens", "weight", ""):
-        total.add_column(name, justify="right" if name in ("tokens", "weight") else "left")
+    console.print(_total(asked))
+    console.print()
+    console.print(_by_token(asked))
+    console.print()
+    console.print(_readers(asked))
+    console.print()
+    console.print(f"[dim]{TOLD}[/]", soft_wrap=True)
+
+
+TOLD = (
+    "Weight: mean over all heads, of the query that wrote each token; uniform: what even attention would give. Heads rest on "
+    "the first token when they have nothing to say. Looked up: how often a head, while a token was written, looked most at "
+    "that very token in the document; by chance: if it looked anywhere alike. Weight shows where information can flow, not why "
+    "the model answers as it does."
+)
+
+
+def _total(asked: Asked) -> Table:
+    total = _table("the answer looks at", "tokens", "weight", "uniform", "looked up", "by chance", "")
+    documents = len(asked.names)
     sizes = [*map(len, asked.places), 1, None, None]
-    for name, size, share in zip(asked.groups, sizes, asked.shares, strict=True):
-        bar = Text("█" * round(40 * share), "dim" if size is None or size == 1 else "")
-        total.add_row(name, "" if size is None else str(size), f"{share:.1%}", bar)
-    console.print(total)
-    console.print()
-    by_token = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("token written", *asked.groups):
-        by_token.add_column(
-            name, justify="left" if name == "token written" else "right", overflow="ellipsis", max_width=24
-        )
-    for at, row in zip(asked.written, asked.by_token.tolist(), strict=True):
-        by_token.add_row(pieces[at], *(_cell(x, shaded=n < len(asked.names)) for n, x in enumerate(row)))
-    console.print(by_token)
-    console.print()
-    readers = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("heads that take most from the documents", *asked.groups):
-        readers.add_column(
-            name, justify="left" if name.startswith("heads") else "right", overflow="ellipsis", max_width=40
-        )
-    for head, means in asked.readers():
-        readers.add_row(str(head), *(_cell(x, shaded=n < len(asked.names)) for n, x in enumerate(means)))
-    console.print(readers)
-    console.print()
-    console.print(
-        "[dim]Mean weight over all heads, for the query that wrote each token. Heads rest on the first token when they have "
-        "nothing to say. Weight shows where information can flow, not why the model answers as it does.[/]",
-        soft_wrap=True,
-    )
+    for n, (name, size, share, even) in enumerate(zip(asked.groups, sizes, asked.shares, asked.uniform, strict=True)):
+        looks = (str(int(asked.lookups(n).sum())), f"{asked.by_chance[n]:.0f}") if n < documents else ("", "")
+        bar = Text("█" * round(20 * share), "" if n < documents else "dim")
+        total.add_row(name, "" if size is None else str(size), f"{share:.1%}", Text(f"{even:.1%}", "dim"), looks[0],
+                      Text(looks[1], "dim"), bar)  # fmt: skip
+    return total
+
+
+def _by_token(asked: Asked) -> Table:
+    documents = len(asked.names)
+    table = _table("token written", *asked.names, "elsewhere", "looked up in")
+    found = [asked.lookups(n).sum(0).tolist() for n in range(documents)]
+    for n, (at, row) in enumerate(zip(asked.written, asked.by_token.tolist(), strict=True)):
+        looks = ", ".join(f"{name} {found[d][n]}" for d, name in enumerate(asked.names) if found[d][n])
+        table.add_row(asked.view.pieces[at], *_shares(row, documents), looks)
+    return table
+
+
+def _readers(asked: Asked) -> Table:
+    documents = len(asked.names)
+    table = _table("heads that look up most", *asked.names, "elsewhere", "looked up")
+    for head, means, count in asked.readers():
+        table.add_row(str(head), *_shares(means, documents), f"{count} of {len(asked.written)}")
+    return table
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    left = ("the answer looks at", "token written", "heads that look up most", "looked up in", "")
+    for name in names:
+        table.add_column(name, justify="left" if name in left else "right", overflow="ellipsis", max_width=24)
+    return table
+
+
+def _shares(row: list[float], documents: int) -> list[Text]:
+    """The weight on each document, and the rest."""
+    cells = [_cell(x, shaded=True) for x in row[:documents]]
+    return [*cells, _cell(sum(row[documents:]), shaded=False)]
 
 
 def _cell(x: float, *, shaded: bool) -> Text:
@@ -85,9 +112,25 @@ def as_document(asked: Asked) -> dict[str, object]:
         "answer": {"first": asked.written.start, "end": asked.written.stop},
         "groups": asked.groups,
         "weight": [round(x, 6) for x in asked.shares],
+        "uniform": [round(x, 6) for x in asked.uniform],
+        "looked_up": [int(asked.lookups(n).sum()) for n in range(len(asked.names))],
+        "by_chance": [round(x, 6) for x in asked.by_chance],
+        "lookups": _lookups(asked),
         "by_token": [[round(x, 6) for x in row] for row in asked.by_token.tolist()],
         "by_head": {
             str(head): [round(x, 6) for x in row]
             for head, row in zip(view.trace.heads(), asked.weights.mean(1).tolist(), strict=True)
         },
     }
+
+
+def _lookups(asked: Asked) -> list[dict[str, object]]:
+    """Every look of a head at the very token it was about to write, in a document."""
+    heads = asked.view.trace.heads()
+    return [
+        {"token": at, "head": str(heads[h]), "key": key, "document": name}
+        for n, at in enumerate(asked.written)
+        for h, key in enumerate(asked.looked_up[:, n].tolist())
+        for name, place in zip(asked.names, asked.places, strict=True)
+        if key in place
+    ]

@@ -71,6 +71,8 @@ def look(
     """
     outputs = Outputs(html, png, save, opened, most)
     if question is not None or document:
+        if head is not None or token != -1 or start:
+            raise InputError("--head, --token and --start: are about one text; leave them out with --question")
         _asked(model, text, file, document or [], question, write, top_k, as_json, outputs)
         return
     if text is not None and file is not None:
@@ -125,7 +127,9 @@ def _asked(
     if question is None:
         raise InputError("--document: give a --question about it, or look at it with --file")
     _check_text(question)
-    texts = [(path.name, read_text(path, "--document")) for path in documents]
+    if not question.strip():
+        raise InputError("--question: is empty, ask something")
+    texts = [(name, read_text(path, "--document")) for name, path in zip(_names(documents), documents, strict=True)]
     outputs.check()
 
     from clearhead.cli.ask_report import as_document, report
@@ -144,6 +148,13 @@ def _asked(
         report(asked)
         outputs.say()
     outputs.show(asked.view)
+
+
+def _names(paths: list[Path]) -> list[str]:
+    """What documents are called: file names, with their folders where two are the same, numbered where those are."""
+    short = [path.name for path in paths]
+    long = [name if short.count(name) == 1 else str(path) for name, path in zip(short, paths, strict=True)]
+    return [name if long.count(name) == 1 else f"{name} ({long[:n].count(name) + 1})" for n, name in enumerate(long)]
 
 
 def loaded(model: str) -> Model:

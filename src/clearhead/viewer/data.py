@@ -21,12 +21,13 @@ from clearhead.models.tokens import visible
 from clearhead.observables import Observation
 from clearhead.pattern import Pattern
 from clearhead.pyramid import TILE
-from clearhead.roles import RoleScore, label, roles
+from clearhead.roles import RoleScore, label, looked_up, roles
 from clearhead.trace import Call, Head, Trace
 from clearhead.viewer.packed import Answer, number, numbers, roots
 from clearhead.viewer.view import View
 
 CELLS = 1 << 20  # most pairs in one answer: 4 MB
+WRITTEN = 512  # tokens written, at most, of which it is said which heads looked them up
 MOST_CELLS = 12 << 20  # of all maps together: 24 MB
 
 # name, what it is called, its unit, what it is
@@ -102,6 +103,7 @@ class Shown:
                 "part": self.part,
                 "gone": self.path is not None and not self.path.exists(),
                 "groups": self._groups(),
+                "lookups": self._lookups(),
                 "quantities": [dict(zip(("key", "label", "unit", "about"), row, strict=True)) for row in used],
                 "layers": [self._layer(call, per_layer[call.layer][1]) for _, call in sorted(self._calls.items())],
                 "heads": [self._head(head, per_layer[head.layer][0]) for head in self.heads],
@@ -303,6 +305,25 @@ class Shown:
             return None
         ids, names = self.groups
         return {"ids": list(ids), "names": [visible(name).replace("·", " ") for name in names]}
+
+    def _lookups(self) -> list[tuple[int, str, int, float]]:
+        """Heads that, while a token was written, looked most at that very token: token, head, key, weight; strongest first."""
+        written = range(max(self.prompt, 1), len(self.pieces))
+        calls = [call for call in self.trace.calls if not call.crosses and call.run == self.trace.calls[0].run]
+        if not 0 < len(written) <= WRITTEN or any(
+            call.key_ids is None or call.key_ids.shape[1] < written.stop or "top_keys" not in call.observation.values
+            for call in calls
+        ):
+            return []
+        found = []
+        for head, keys in looked_up(self.trace, written, sample=self.sample).items():
+            weights, offset = self.top(head)[1], self._calls[head.layer].observation.offset
+            found += [
+                (at, str(head), key, round(float(weights[at - 1 - offset, 0]), 4))
+                for at, key in zip(written, keys, strict=True)
+                if key >= 0
+            ]
+        return sorted(found, key=lambda look: (look[0], -look[3]))
 
     def _layer(self, call: Call, nulls: dict[str, float | None]) -> dict[str, Any]:
         Tq, Tk = _shape(call)

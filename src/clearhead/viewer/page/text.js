@@ -27,6 +27,7 @@ export function textView(app) {
   const title = el("h2", { id: "text-title" });
   const said = el("p", { class: "said", "aria-live": "polite" });
   const looks = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Where it looks" });
+  const copies = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Heads that looked it up" });
   const looked = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Who looks at it" });
   const bar = el("div", { class: "swatches", "aria-hidden": "true" });
   const groups = el("div");
@@ -40,7 +41,7 @@ export function textView(app) {
   const switches = el("div", { class: "switch", role: "group", "aria-label": "What the shading shows" });
   const element = el("div", { class: "beside" },
     el("section", { "aria-labelledby": "text-title" }, el("div", { class: "title" }, title, switches), tools, flow.element, bar, whole, groups),
-    el("aside", { "aria-label": "The chosen token" }, said, looks, looked));
+    el("aside", { "aria-label": "The chosen token" }, said, copies, looks, looked));
 
   const chrome = () => {
     const head = app.head(app.place.head);
@@ -62,11 +63,25 @@ export function textView(app) {
     bar.replaceChildren(...[0.002, 0.01, 0.05, 0.1, 0.25, 0.5, 1].map((w) => el("span", {}, el("i", { style: { background: css(ramp, share(w, app.place.scale || "sqrt")) } }), `${100 * w} %`)));
   };
 
+  /** Heads that, while a token was written, looked most at that very token; each leads to the query that wrote it. */
+  const showCopies = (/** @type {number} */ token) => {
+    const found = (doc.lookups ?? []).filter(([at]) => at === token);
+    copies.hidden = found.length === 0;
+    const group = (/** @type {number} */ key) => doc.groups?.names[doc.groups.ids[key]] ?? "";
+    const columns = [{ title: "head" }, ...(doc.groups ? [{ title: "in" }] : []), { title: "at", number: true }, { title: "weight", number: true, show: percent }];
+    copies.replaceChildren(...(found.length === 0 ? [] : [table({
+      name: "", caption: `Looked up while it was written, by ${many(found.length, "head")}`, columns,
+      rows: found.map(([, head, key, value]) => [head, ...(doc.groups ? [group(key)] : []), key, value]),
+      pick: ([head]) => app.go({ head, heads: "", at: String(token - 1), key: "" }), picks: ([head]) => `${head}: see where it looked`,
+    })]));
+  };
+
   const load = async () => {
     const token = Number(app.place.at);
     const name = (asked = `${heads()} ${token}`);
     flow.at = token;
     flow.show(token);
+    showCopies(token);
     const { queries, keys, offset: first, crosses } = layer();
     const ask = (/** @type {string} */ axis) => app.source.ask("line", { trace: app.trace, heads: heads(), axis, at: token });
     const none = { facts: { exact: true, kept: 0 }, arrays: { values: { data: new Float64Array(0), shape: [0] } } };

@@ -9,7 +9,7 @@
  * @typedef {{key: string, label: string, unit: string, about: string}} Quantity
  * @typedef {{name: string, model: string, tokens: string[], prompt: number, part: string | null, gone: boolean,
  *   groups: {ids: number[], names: string[]} | null, quantities: Quantity[], layers: Layer[], heads: Head[], notable: string,
- *   rollout: boolean, bytes: {observed: number, pattern: number}, left_out?: string[], token?: number, exact_heads?: string[],
+ *   rollout: boolean, bytes: {observed: number, pattern: number}, lookups?: [number, string, number, number][], left_out?: string[], token?: number, exact_heads?: string[],
  *   ranges?: Record<string, [number, number]>}} Doc
  * @typedef {Float32Array | Float64Array | Uint16Array | Uint8Array | Int32Array} Numbers
  * @typedef {{data: Numbers, shape: number[]}} Arr

@@ -20,6 +20,7 @@ import pytest
 from clearhead.errors import InputError
 from clearhead.survey import Corpus, Options, compare, load, state, survey
 from clearhead.survey.running import Progress
+from surveyed import two_surveys
 
 WORDS = [
     "the",
@@ -49,10 +50,10 @@ WORDS = [
 
 
 def corpus(folder: Path, documents: int = 60) -> Path:
-    """Documents of a few hundred words, some of which cannot be read."""
+    """Documents of up to two hundred words, some of which cannot be read."""
     folder.mkdir()
     for n in range(documents):
-        words = [WORDS[(n * i + i * i) % len(WORDS)] for i in range(40 + 97 * n % 300)]
+        words = [WORDS[(n * i + i * i) % len(WORDS)] for i in range(40 + 97 * n % 150)]
         (folder / f"{n:03d}.txt").write_text(f"Scene {n}. " + " ".join(words), encoding="utf-8")
     (folder / "007.txt").write_bytes(b"\xff\xfe")
     (folder / "033.txt").write_text("  \n", encoding="utf-8")
@@ -266,16 +267,9 @@ def test_options_that_cannot_be_are_named(texts: Path, tmp_path: Path) -> None:
         assert "Traceback" not in run.stderr
 
 
-def test_two_surveys_are_compared_the_surest_difference_first(whole: Path, texts: Path, tmp_path: Path) -> None:
-    from clearhead.models import load as load_model
-
-    tuned = load_model("builtin")
-    tuned.network.blocks[1].attention.query.weight.data[: tuned.config.width // tuned.config.heads] *= (
-        0  # L1H0 looks evenly
-    )
-    done = survey(tuned, Corpus([texts]), tmp_path / "tuned", Options(length=128, shard_documents=4))
-    assert done is not None
-    rows = compare(load(whole), done)
+def test_two_surveys_are_compared_the_surest_difference_first(tmp_path: Path) -> None:
+    base, tuned = two_surveys(tmp_path)  # in the second L1H0 looks evenly
+    rows = compare(load(base.folder), tuned)
     share = next(row for row in rows if row["observable"] == "entropy_share")
     assert (share["layer"], share["head"]) == (1, 0)
     assert share["other"] == pytest.approx(1.0, abs=1e-4)
@@ -286,7 +280,7 @@ def test_two_surveys_are_compared_the_surest_difference_first(whole: Path, texts
     assert all(abs(row["difference"]) <= 1e-5 * max(1, abs(row["base"])) for row in unchanged)
     surest = [abs(row["z"]) for row in rows if row["z"] == row["z"]]
     assert surest == sorted(surest, reverse=True)
-    run = [sys.executable, "-m", "clearhead", "survey", "--compare", str(whole), str(tmp_path / "tuned")]
+    run = [sys.executable, "-m", "clearhead", "survey", "--compare", str(base.folder), str(tuned.folder)]
     told = subprocess.run(run, capture_output=True, text=True, check=True).stdout
     assert re.search(r"^L1H0 +entropy_share", told, re.MULTILINE)
     assert "smaller differences; clearhead.survey.compare gives all" in told

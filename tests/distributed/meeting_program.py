@@ -104,8 +104,33 @@ def dtensors() -> str:
     return "" if half.dtype == torch.bfloat16 else f"autocast {half.dtype}"
 
 
+def gradients() -> str:
+    """What was measured raises where a loss flows back into it, and nowhere else."""
+    torch.manual_seed(0)
+    parts = [distributed.split(torch.randn(1, 4, 6, 8), mesh).requires_grad_() for _ in range(3)]
+    for scheme in ("heads", "gather"):
+        seen = distributed.observe(*parts, mesh, mask=Causal(), scheme=scheme)
+        for observation in (seen, seen.whole()):
+            for name in ("entropy", "received", "entropy_share"):
+                try:
+                    (observation.output.sum() + getattr(observation, name).sum()).backward(retain_graph=True)
+                    return f"{name} raised nothing"
+                except ClearheadError as error:
+                    text = str(error)
+        parts[0].grad = None
+        seen.output.sum().backward()  # the output's are there
+        if parts[0].grad is None or seen.top_keys.requires_grad or seen.detach().entropy.requires_grad:
+            return "other gradients"
+    with torch.no_grad():
+        if distributed.observe(*parts, mesh).entropy.requires_grad:
+            return "without gradients"
+    if distributed.observe(*(x.detach() for x in parts), mesh).entropy.requires_grad:
+        return "of nothing that requires them"
+    return text
+
+
 def main() -> None:
-    found = {"dtensors": dtensors()}
+    found = {"dtensors": dtensors(), "gradients": gradients()}
     for name, call in CALLS.items():
         try:
             call()

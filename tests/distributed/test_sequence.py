@@ -88,6 +88,13 @@ def test_dtensors_go_in_and_come_out(meeting: list[dict[str, Any]]) -> None:
     assert [of["dtensors"] for of in meeting] == ["", ""]
 
 
+def test_gradients_of_what_was_measured_are_refused_and_not_lost(meeting: list[dict[str, Any]]) -> None:
+    assert [of["gradients"] for of in meeting] == [
+        "backward: expected a loss of the output, got entropy, which was measured over the ranks of a mesh and carries no "
+        "gradients. Use detach(), or observe the whole sequence in one process."
+    ] * 2
+
+
 @pytest.mark.parametrize("length", [0, 1, 3, 7, 8, 17, 100])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_every_position_is_held_once_and_zigzag_is_even(length: int, ranks: int) -> None:

@@ -20,6 +20,7 @@ from clearhead.distributed.layout import PLACEMENTS, Layout, Placement
 from clearhead.distributed.moving import to_heads, to_sequence, whole
 from clearhead.distributed.observing import ShardedObservation
 from clearhead.distributed.parts import part
+from clearhead.distributed.refusing import refusing
 from clearhead.errors import ArgumentError, ClearheadError, message, shape_of
 from clearhead.kernels import select
 from clearhead.masks import Mask
@@ -110,7 +111,8 @@ def observe(
     Returns:
         A `ShardedObservation`: per-query quantities of this rank's queries, per-key quantities of this rank's keys, summed over
         the queries of all ranks; maps, group means and chosen rows are whole on every rank. `.whole()` is the observation that
-        one process would make. `.output` carries gradients; what was measured does not.
+        one process would make. `.output` carries gradients; what was measured does not: a loss that flows back into what one
+        process would give gradients raises `ArgumentError`.
     """
     want = Observables() if observables is None else observables
     options: dict[str, Any] = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap, "sinks": sinks}
@@ -123,7 +125,9 @@ def observe(
         k, v = (whole(x, meeting.mesh, meeting.keys) for x in (k, v))
         calls, make = meeting.of_runs(q, k, v), observing.by_queries
     found = make(calls, meeting.call, want, meeting.impl, meeting.mesh, meeting.queries, meeting.keys)
-    return dataclasses.replace(found, values={**found.values, "output": meeting.shaped(found.values["output"])})
+    output = meeting.shaped(found.values["output"])
+    inputs = (*meeting.local, bias if isinstance(bias, Tensor) else None, sinks)
+    return dataclasses.replace(found, values={**refusing(found.values, *inputs), "output": output})
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ from clearhead.attention import _Call, _observe
 from clearhead.distributed.cells import count_cells
 from clearhead.distributed.layout import Layout
 from clearhead.distributed.moving import over_ranks, summed_parts, to_sequence, together, whole
+from clearhead.distributed.refusing import refusing
 from clearhead.masks import Sizes
 from clearhead.observables import Observables, Observation, measured
 
@@ -58,11 +59,13 @@ class ShardedObservation(Observation):
         B, Hq, t = self.lse.shape
         out = self.output
         local = out.to_local() if isinstance(out, DTensor) else out
-        mine = {**self.values, "output": local.reshape(B, Hq, t, local.shape[-1])}
+        measured = {name: x.detach() for name, x in self.values.items() if name != "output"}
+        mine = {**measured, "output": local.reshape(B, Hq, t, local.shape[-1])}
         moved = together({n: x for n, x in mine.items() if per_query(n)}, lambda x: whole(x, mesh, queries)) | together(
             {n: x for n, x in mine.items() if per_key(n)}, lambda x: whole(x, mesh, keys), dim=-1
         )
-        values = {name: moved.get(name, x) for name, x in self.values.items()}
+        values = refusing({name: moved.get(name, x) for name, x in measured.items()}, *self.values.values())
+        values = {name: moved[name] if name == "output" else values[name] for name in self.values}
         values["output"] = values["output"].reshape(*local.shape[:-2], queries.length, local.shape[-1])
         padded = self.padded
         if padded is not None:

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN = .venv/bin
 TEXT_OUT = demo
 
-.PHONY: demo test tiny lint format types unit bench docs screenshots train clean
+.PHONY: demo test tiny lint format types unit bench house docs screenshots train release smoke clean
 
 demo: .venv/user ## look at a text through the built-in model; writes demo/heads.html and demo/heads.png
 	mkdir -p $(TEXT_OUT)
@@ -31,7 +31,16 @@ unit: .venv/dev
 bench: .venv/user ## speed and memory against PyTorch's own attention, on this machine
 	$(BIN)/clearhead bench --quick
 	$(BIN)/python benchmarks/memory.py
-	$(BIN)/python benchmarks/cold_start.py
+
+house: .venv/dev ## start-up times, sizes, dependencies and lines, beside what they should be
+	$(BIN)/python benchmarks/house.py
+
+release: .venv/dev ## wheel and source archive into dist/, their contents checked
+	rm -rf dist
+	$(BIN)/python -m release.contents
+
+smoke: release ## the wheel of dist/ in fresh environments, without extras and with each: some minutes
+	$(BIN)/python -m release.smoke dist/*.whl
 
 docs: .venv/dev ## write docs/reference/ from the docstrings and the command's own help, and the site to site/index.html
 	$(BIN)/python docs/generate.py
@@ -45,7 +54,7 @@ train: .venv/user ## make the built-in model again, about an hour on two cores; 
 	$(BIN)/python -m training
 
 clean:
-	rm -rf .venv $(TEXT_OUT) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv dist site $(TEXT_OUT) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # torch first and alone, so that its exact build is settled before anything else asks for a range.
 .venv/user: pyproject.toml constraints.txt

@@ -56,7 +56,7 @@ def faults(wheel: Path, archive: Path) -> list[str]:
     packed = set(in_wheel(wheel))
     metadata = {name for name in packed if name.partition("/")[0].endswith(".dist-info")}
     found += differences("wheel", packed - metadata, package)
-    found += [f"wheel: {name} is missing" for name in NEEDED if name not in packed]
+    found += [f"wheel: {name} is needed" for name in NEEDED if name not in packed]
     licences = {name.partition("/licenses/")[2] for name in metadata if "/licenses/" in name}
     if licences != LICENCES:
         found.append(f"wheel: licences are {sorted(licences)}, expected {sorted(LICENCES)}")

@@ -108,7 +108,8 @@ def environment(folder: Path, wheel: Path, extra: str) -> dict[str, str]:
         "COLUMNS": "100",
     }
     wanted = f"{wheel}[{extra}]" if extra != "none" else str(wheel)
-    words = [bin_ / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pinned = ROOT / "constraints.txt"  # what the numbers in the docs were made with
+    words = [bin_ / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", str(pinned)]
     subprocess.run([*words, wanted], check=True, env=variables, cwd=folder)
     return variables
 

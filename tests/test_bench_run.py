@@ -169,6 +169,11 @@ def test_who_cannot_run_is_skipped_with_the_reason_and_the_others_go_on():
     assert found["breaks"] == Row("breaks", "skipped", "RuntimeError: no such luck")
     assert found["slow to start"].reason == "takes seconds to compile: not in a quick run"
     assert "  cannot             skipped: has not got it" in result_lines(result, MACHINE)
+    told = set()
+    first, second = (result_lines(result, MACHINE, told) for _ in range(2))
+    assert "  cannot             skipped: has not got it" in first
+    assert not any("skipped" in line for line in second)  # said once in a run
+    assert [line for line in first if "skipped" not in line] == second
 
 
 def test_an_implementation_that_is_asked_for_by_name_never_falls_back():

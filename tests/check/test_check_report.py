@@ -189,3 +189,18 @@ def test_every_choice_is_named_once_and_has_words():
             assert option.said.format_map(
                 dict.fromkeys(("C", "C_is", "D", "Dv", "T", "Tq", "H", "Hk", "B", "group"), 1)
             )
+
+
+def test_lines_keep_to_the_width_that_there_is(report):
+    from clearhead.check.show import as_text
+
+    narrow = [line for line in as_text(report, width=70).splitlines() if not line.startswith(("line ", "could read "))]
+    assert max(map(len, narrow)) <= 70
+    assert max(map(len, str(report).splitlines())) > 80
+
+
+def test_an_exercise_still_to_be_written_is_not_asked_how_it_is_called(tmp_path):
+    path = tmp_path / "open.py"
+    path.write_text('def attend(q, k, v):\n    raise NotImplementedError("still open")\n')
+    said = check(f"{path}:attend").trouble
+    assert said.endswith("it raised NotImplementedError: still open (line 2); it is still to be written")

@@ -57,6 +57,9 @@ def test_help_and_version_answer_without_torch():
         assert out.strip().endswith("False False")
         assert "clearhead" in out
     assert "Examples" in run("look", "--help").stdout
+    check = run("check", "--help", COLUMNS="80").stdout
+    assert "compares it \n with the truth in float64, and searches" in check  # a paragraph fills its lines
+    assert "default 8." in run("lesson", "--help", COLUMNS="120").stdout
 
 
 @pytest.mark.tiny

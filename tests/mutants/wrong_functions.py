@@ -9,6 +9,50 @@ import torch
 from tests.mutants.registry import wrong
 from torch.nn import functional as F
 
+# NumPy without keepdims: one number a row meets the matrix as if it were one a column ------------------------------------
+
+
+@wrong("axis:turned sums")
+def sums_without_keepdims(q, k, v):
+    s = q @ k.T / np.sqrt(q.shape[-1])
+    e = np.exp(s - s.max(axis=-1, keepdims=True))
+    return (e / e.sum(axis=-1)) @ v
+
+
+@wrong("axis:turned raw sums")
+def raw_sums_without_keepdims(q, k, v):
+    e = np.exp(q @ k.T / np.sqrt(q.shape[-1]))
+    return (e / e.sum(axis=1)) @ v
+
+
+@wrong("axis:turned maxima")
+def maxima_without_keepdims(q, k, v):
+    s = q @ k.T / np.sqrt(q.shape[-1])
+    e = np.exp(s - s.max(axis=-1))
+    return (e / e.sum(axis=-1, keepdims=True)) @ v
+
+
+@wrong("axis:turned both")
+def neither_with_keepdims(q, k, v):
+    s = q @ k.T / np.sqrt(q.shape[-1])
+    e = np.exp(s - s.max(axis=-1))
+    return (e / e.sum(axis=-1)) @ v
+
+
+@wrong("axis:columns")
+def maxima_of_rows_and_sums_of_columns(q, k, v):
+    s = q @ k.T / np.sqrt(q.shape[-1])
+    e = np.exp(s - s.max(axis=-1, keepdims=True))
+    return (e / e.sum(axis=0)) @ v
+
+
+@wrong("axis:one maximum")
+def one_maximum_for_all_rows(q, k, v):
+    s = q @ k.T / np.sqrt(q.shape[-1])
+    e = np.exp(s - s.max())
+    return (e / e.sum(axis=-1, keepdims=True)) @ v
+
+
 # Scale -------------------------------------------------------------------------------------------------------------------
 
 

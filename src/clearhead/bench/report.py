@@ -30,14 +30,21 @@ def risen_lines(first: Machine, last: Machine) -> list[str]:
     ]
 
 
-def result_lines(result: Result, machine: Machine) -> list[str]:
-    """A case: its name, and a line a candidate."""
+def result_lines(result: Result, machine: Machine, told: set[tuple[str, str]] | None = None) -> list[str]:
+    """A case: its name, and a line a candidate.
+
+    `told` holds who was skipped and why, as far as it was said; they have no line again, and new ones go in there.
+    """
+    told = set() if told is None else told
+    news = {(row.candidate, row.reason or "") for row in result.rows if row.status == "skipped"}
+    rows = [row for row in result.rows if (row.candidate, row.reason or "") not in told & news]
+    told |= news
     rounds = f"{result.rounds} round{'' if result.rounds == 1 else 's'}"
     if result.interrupted:
         rounds += ", interrupted"
     elif result.slow:
         rounds += f", not {ROUNDS}: the case is slow"
-    return [f"{result.case.name}   ({rounds})", *(f"  {_row(row, machine)}" for row in result.rows)]
+    return [f"{result.case.name}   ({rounds})", *(f"  {_row(row, machine)}" for row in rows)]
 
 
 def _row(row: Row, machine: Machine) -> str:

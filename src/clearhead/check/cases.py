@@ -85,7 +85,9 @@ def _option_cases(reading: Reading, subject: FunctionSubject, o: Sizes, meant: d
 
 def _try_case(reading: Reading, name: str, sizes: object, run: Callable[[], Case]) -> None:
     try:
-        reading.benches.append(Bench(run()))
+        case = run()
+        case.again = run
+        reading.benches.append(Bench(case))
     except Failed as failed:
         if failed.why in ("took too long", "exited", "too much memory") and not reading.benches:
             raise CannotRun(f"{reading.subject.signature}: on the case {name!r} it {said_of(failed)}") from None

@@ -145,6 +145,8 @@ _FILLS = (
     ("after-minus-inf", "hidden weights are set to −inf after the softmax"),
 )
 
+_KEEP = "one number a row meets the matrix as if it were one a column (is keepdims=True missing?)"
+
 DIMENSIONS = (
     Dimension(
         "roles",
@@ -392,6 +394,14 @@ DIMENSIONS = (
                 ("hard", "only the key with the largest score is used (argmax)"),
                 ("mean", "the sum over keys is divided by the number of keys once more"),
                 ("squares", "squares of the scores are normalised, not e^scores"),
+            ),
+            *_wrong(
+                ("turned sums", f"e^score is divided by the sum of the key's row, not of the query's: {_KEEP}"),
+                ("turned raw sums", f"e^score is divided by the sum of the key's row, not of the query's: {_KEEP}"),
+                ("turned maxima", f"the largest score of the key's row, not of the query's, is subtracted: {_KEEP}"),
+                ("turned both", f"maxima and sums of the key's row are used, not of the query's: {_KEEP}"),
+                ("columns", "each row's largest score is subtracted, and then the softmax runs over the queries"),
+                rank=1,
             ),
         ),
     ),

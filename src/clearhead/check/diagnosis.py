@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import types
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from clearhead.check.calling import Failed
-from clearhead.check.choices import BY_NAME, DIMENSIONS, INDEX, Formula
+from clearhead.check.choices import BY_NAME, DEFAULT, DIMENSIONS, INDEX, Formula, changed
 from clearhead.check.formula import Bench
 from clearhead.check.functions import LAYOUTS as FUNCTION_LAYOUTS
 from clearhead.check.functions import FunctionSubject
 from clearhead.check.judging import case_of, judged
+from clearhead.check.mending import rewritten
 from clearhead.check.modules import LAYOUTS as MODULE_LAYOUTS
 from clearhead.check.modules import out_width
 from clearhead.check.report import Explanation, Finding, Mistake
@@ -20,6 +23,7 @@ from clearhead.check.search import LOUD, SINGLE, Match
 from clearhead.check.settling import KEEPS
 from clearhead.check.source import Source, point
 from clearhead.check.state import Reading
+from clearhead.check.steps import Refused
 
 # Mistakes that are no formula, but a habit a check has seen: check → (id, what is right).
 DROPOUT_RIGHT = "F.dropout(weights, p, training=self.training), or nn.Dropout: nothing is dropped in eval"
@@ -78,9 +82,12 @@ def _gap(bench: Bench, formula: Formula) -> float:
 
 
 def _where(reading: Reading, match: Match) -> str:
-    """The cases a partial explanation is about."""
+    """The inputs a partial explanation is about; "" when it is about all that are wrong, and they are many."""
     wrong = [b.case.name for b in reading.benches if b.case.name in match.cases - reading.explained]
-    return "on " + ", ".join(repr(name) for name in wrong)
+    others = [b.case.name for b in reading.benches if b.case.name not in match.cases | reading.explained]
+    if len(wrong) <= 3:
+        return "on " + ", ".join(repr(name) for name in wrong)
+    return "on all inputs but " + ", ".join(repr(name) for name in others) if others else ""
 
 
 def _mistake(
@@ -104,8 +111,25 @@ def _mistake(
         right = f"scores / √D with D = {sizes['D']}, the width of a head"
         if bench.case.scale is not None:
             right = f"scores × {bench.case.scale:g}, the scale that is asked for"
-    line, change = point(sources, f"{name}:{option}")
+    line, change = point(sources, f"{name}:{option}", _works(name, bench, formula))
     return Mistake(f"{name}:{option}", said, right, line, change)
+
+
+def _works(name: str, bench: Bench, formula: Formula) -> Callable[[types.FunctionType, int, str], bool]:
+    """Whether the candidate, with a line put differently, gives the formula's numbers with that one mistake put right."""
+    mended = changed(formula, **{name: "past" if name == "sees" else DEFAULT[INDEX[name]]})
+
+    def works(function: types.FunctionType, number: int, text: str) -> bool:
+        again = bench.case.again
+        if again is None:
+            return False
+        try:
+            with torch.no_grad(), rewritten(function, number, text):
+                return Bench(again()).error(mended) <= (LOUD if bench.case.loud else SINGLE)
+        except (Failed, Refused, SyntaxError, LookupError, ValueError):
+            return False
+
+    return works
 
 
 def _habits(reading: Reading, findings: list[Finding], sources: list[Source]) -> tuple[Mistake, ...]:
@@ -145,12 +169,16 @@ def _habits(reading: Reading, findings: list[Finding], sources: list[Source]) ->
         if check in by_name and not (check == "gradients" and reading.matches):
             made.append(Mistake(name, by_name[check].said, right, _line(sources, _WORDS.get(check, r"$^"))))
     if "extreme_scores" in by_name and not reading.matches and "NaN" in by_name["extreme_scores"].said:
+        one = _line(sources, r"\.max\(\)|\bnp\.max\(\w+\)|\.amax\(\)")
+        said = "e is raised to the scores as they are, which overflows when one passes 88 (float32) or 709 (float64)"
+        if one is not None:
+            said = "one score, the largest of all rows, is subtracted: in rows far below it every e^score is 0, and 0/0 is NaN"
         made.append(
             Mistake(
-                "axis:overflow",
-                "e is raised to the scores as they are, which overflows when one passes 88 (float32) or 709 (float64)",
+                "axis:overflow" if one is None else "axis:one maximum",
+                said,
                 "subtract each row's largest score first, or use softmax: the weights are the same",
-                _line(sources, r"exp\("),
+                one or _line(sources, r"exp\("),
             )
         )
     return tuple(made)
@@ -231,7 +259,7 @@ def words(reading: Reading) -> tuple[str, ...]:
     said = []
     if isinstance(subject, FunctionSubject):
         said.append(
-            f"a function {subject.signature} of {FUNCTION_LAYOUTS[subject.layout]} {_arrays(subject.framework)}"
+            f"a function {subject.signature} of {_arrays(subject.framework)} {FUNCTION_LAYOUTS[subject.layout]}"
         )
     else:
         said.append(_module_words(subject))
@@ -247,7 +275,10 @@ def words(reading: Reading) -> tuple[str, ...]:
     bench = reading.benches[0]
     sizes = bench.sizes(meant)
     scale = reading.options.scale
-    said.append(f"scale 1/√{sizes['D']}" if scale is None else f"scale {scale:g}, as you said")
+    should_be = (
+        " should be" if any(name == "scale" for match in reading.matches[:1] for name, _ in match.mistakes) else ""
+    )
+    said.append(f"scale{should_be} 1/√{sizes['D']}" if scale is None else f"scale{should_be} {scale:g}, as you said")
     for dimension, option in zip(DIMENSIONS, meant, strict=True):
         ordinary = dimension.name in ("sees", "align", "scale") or option == dimension.options[0].id
         if not ordinary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -47,11 +48,10 @@ def values(reading: Reading) -> Finding:
                 largest = (
                     float(np.abs(np.nan_to_num(bench.case.target)).max()) if bench.case.target is not None else 0.0
                 )
-                amount = (
-                    "NaN or another shape"
-                    if error == float("inf")
-                    else f"error {error * largest:.2g} on numbers up to {largest:.2g}"
-                )
+                amount = f"error {error * largest:.2g} on numbers up to {largest:.2g}"
+                if error == float("inf"):
+                    nan = bench.case.target is not None and not np.isfinite(bench.case.target).all()
+                    amount = "NaN or infinity in it" if nan else "another shape"
                 return wrong(name, f"differs on {bench.case.name!r} ({shown}): {amount}", error=error)
     try:
         with in_dtype(reading, torch.float32):
@@ -72,7 +72,7 @@ def gradients(reading: Reading) -> Finding:
     if subject.framework != "torch":
         return skipped(name, f"{subject.framework} results carry no gradients")
     if not reading.right:
-        return skipped(name, "only where the values are right")
+        return skipped(name, "only where all values are right")
     formula = reading.meant()
     if not isinstance(subject, FunctionSubject):
         return _module_gradients(reading)
@@ -183,7 +183,7 @@ def half_precision(reading: Reading) -> Finding:
     if subject.framework != "torch":
         return skipped(name, f"{subject.framework} has no such dtypes here")
     if not reading.right:
-        return skipped(name, "only where the values are right")
+        return skipped(name, "only where all values are right")
     formula, said, numbers, outcome = reading.base, [], {}, "right"
     for dtype in (torch.bfloat16, torch.float16):
         short = str(dtype).removeprefix("torch.")
@@ -215,11 +215,18 @@ def lengths(reading: Reading) -> Finding:
     if reading.uncropped is not None:
         shorter, only = reading.uncropped
         return wrong(name, f"fails at T={shorter}, runs at T={only}: is the mask cut to [:T, :T]?")
+    for at, _, failed in reading.refusals:
+        if re.fullmatch(r"T=\d+", at) and failed.why == "broke":
+            only = reading.ordinary.Tq if isinstance(subject, FunctionSubject) else subject.length
+            where = f" (line {failed.line})" if failed.line else ""
+            square = only in {b.sizes(formula)["D"] for b in reading.benches[:1]}
+            hint = "; T is the width there: is a transpose missing?" if square else ""
+            return wrong(name, f"fails at {at}, runs at T={only}: {failed.said}{where}{hint}")
     longest = subject.found.block if not isinstance(subject, FunctionSubject) else None
     refused: list[str] = []
     sound = reading.bench("square")
     if sound is None or sound.error(formula) > SINGLE:
-        return skipped(name, "only where the values are right")
+        return skipped(name, "only where all values are right")
     for t in (1, 2, 3, 15, 16, 17, 33):
         if longest is not None and t > longest:
             continue

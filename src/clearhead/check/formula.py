@@ -7,6 +7,7 @@ the same small case, most of which share all but one step; so every step is kept
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +54,7 @@ class Case:
     project: tuple[Array, Array] | None = None  # the output layer: y @ weight + bias
     loud: bool = False  # scores so large that rounding moves weights: only gross differences count
     notes: dict[str, Any] = field(default_factory=dict)
+    again: Callable[[], Case] | None = None  # runs the candidate on the same numbers once more
 
 
 _THROUGH_HEADS = INDEX["heads"] + 1  # dimensions that decide q, k and v as heads

@@ -11,6 +11,7 @@ from clearhead.check.functions import FunctionSubject
 from clearhead.check.memory import largest_made
 from clearhead.check.report import Finding
 from clearhead.check.state import Reading
+from clearhead.check.subjects import said_of
 
 
 @check
@@ -233,7 +234,7 @@ def memory_growth(reading: Reading) -> Finding:
     try:
         sizes = [largest_made(reading, t) for t in (short, long)]
     except Failed as failed:
-        return skipped(name, f"at T={short} or {long} it {failed.said}")
+        return skipped(name, f"at T={short} or {long} it {said_of(failed)}")
     ratio = sizes[1] / max(1.0, sizes[0])
     growth = "grows with T² (the whole matrix of weights is made)" if ratio > 3 else "grows with T, not T²"
     return note(

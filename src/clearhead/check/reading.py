@@ -12,7 +12,7 @@ from clearhead.check.calling import Failed, Habits, Watcher
 from clearhead.check.cases import function_cases, module_cases
 from clearhead.check.functions import LAYOUTS, FunctionSubject, Sizes, inputs
 from clearhead.check.modules import LENGTHS, ModuleSubject
-from clearhead.check.settling import settle_causal, settle_heads, settle_length, settle_mask, settle_repeats
+from clearhead.check.settling import full_size, settle_causal, settle_heads, settle_length, settle_mask, settle_repeats
 from clearhead.check.state import FUNCTION_SIZES, Reading, diagnose, settled
 from clearhead.check.subjects import CannotRun, Options, framework_hint, subject_of, trouble_of
 
@@ -152,7 +152,7 @@ def _first_module_call(reading: Reading) -> None:
                     continue
                 if errors and length != lengths[0]:
                     first = errors[0][1]
-                    if first.why == "broke" and any(word in first.said for word in ("size", "shape", "broadcast")):
+                    if full_size(first, length) and subject.found.block:
                         reading.uncropped = (lengths[0], length)
                     reading.refusals.append((f"T={lengths[0]}", f"T={lengths[0]}", first))
                 return

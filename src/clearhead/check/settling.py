@@ -32,9 +32,15 @@ def settle_length(reading: Reading, ordinary: Sizes) -> None:
         smaller = Sizes(ordinary.B, ordinary.Hq, ordinary.Hk, 7, 7, ordinary.D, ordinary.Dv)
         subject.run(*inputs(smaller, 0))
     except Failed as failed:
-        if (failed.why == "broke" and "size" in failed.said) or "broadcast" in failed.said or "shape" in failed.said:
+        if full_size(failed, ordinary.Tq):
             reading.uncropped = (7, ordinary.Tq)
         reading.refusals.append(("T=7", str(smaller), failed))
+
+
+def full_size(failed: Failed, only: int) -> bool:
+    """Whether a call broke because something of the one length that works met something of another: a mask not cut."""
+    met = re.search(r"must match|broadcast", failed.said) is not None
+    return failed.why == "broke" and met and re.search(rf"\b{only}\b", failed.said) is not None
 
 
 def settle_repeats(reading: Reading) -> None:

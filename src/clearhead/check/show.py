@@ -12,33 +12,35 @@ SHADES = " ░▒▓█"
 STYLES = {"right": "32;1", "wrong": "31;1", "could not run": "33;1"}
 
 
-def as_text(report: Report, *, colour: bool = False) -> str:
-    """Verdict, diagnosis, a picture, what was checked and what was not."""
+def as_text(report: Report, *, colour: bool = False, width: int = WIDTH) -> str:
+    """Verdict, diagnosis, a picture, what was checked and what was not; lines of code keep their own length."""
     lines = [
         f"{_styled(report.verdict.upper(), STYLES[report.verdict], colour)}  {report.candidate}   ({report.seconds:.1f} s)"
     ]
     if report.trouble:
-        return "\n".join([*lines, "", *_wrapped(report.trouble, "")])
+        return "\n".join([*lines, "", *_wrapped(report.trouble, "", width)])
     if report.reading:
-        lines += _wrapped("; ".join(report.reading), "read as  ")
+        lines += _wrapped("; ".join(report.reading), "read as  ", width)
     if report.diagnosis:
-        lines += ["", *_explained(report.diagnosis[0])]
+        lines += ["", *_explained(report.diagnosis[0], width)]
         others = report.diagnosis[1:4]
         if others:
             lines += _wrapped(
-                "  or: ".join(" and ".join(m.said for m in e.mistakes) for e in others), "the same numbers come of  "
+                "  or: ".join(" and ".join(m.said for m in e.mistakes) for e in others),
+                "the same numbers come of  ",
+                width,
             )
     elif report.verdict == "wrong":
         lines += ["", *_wrapped(
-            "no formula of the search gives these numbers; what is known to be right stands below", "not explained  "
+            "no formula of the search gives these numbers; what is known to be right stands below", "not explained  ", width
         )]  # fmt: skip
     if report.first_wrong:
-        lines += ["", *_wrapped(report.first_wrong, "")]
+        lines += ["", *_wrapped(report.first_wrong, "", width)]
     if report.smallest:
         lines += [f"smallest input that fails: {report.smallest}"]
     if report.picture is not None:
         lines += ["", *picture_lines(report.picture)]
-    lines += ["", *_checked(report, colour)]
+    lines += ["", *_checked(report, colour, width)]
     return "\n".join(lines)
 
 
@@ -46,9 +48,9 @@ def _styled(text: str, code: str, colour: bool) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if colour else text
 
 
-def _wrapped(text: str, head: str) -> list[str]:
+def _wrapped(text: str, head: str, width: int) -> list[str]:
     return textwrap.wrap(
-        _printable(text), WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_long_words=False
+        _printable(text), width, initial_indent=head, subsequent_indent=" " * len(head), break_long_words=False
     ) or [head]
 
 
@@ -57,21 +59,25 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == " " else "·" for c in text)
 
 
-def _explained(found: Explanation) -> list[str]:
+def _explained(found: Explanation, width: int) -> list[str]:
     lines: list[str] = []
     for n, mistake in enumerate(found.mistakes):
         first = "you computed  " if n == 0 else "and           "
         where = f" {found.where}" if found.where and n == 0 else ""
-        lines += _wrapped(mistake.said + where, first)
-        lines += _wrapped(mistake.right, "right is       "[:14])
+        lines += _wrapped(mistake.said + where, first, width)
+        lines += _wrapped(mistake.right, "right is       "[:14], width)
         if mistake.line is not None:
             at = f"{Path(mistake.line.file).name}:{mistake.line.number}"
             lines += [f"{'line':14}{_printable(mistake.line.text)}   ({at})"]
             if mistake.change:
                 lines += [f"{'could read':14}{_printable(mistake.change)}"]
     if found.error_truth:
-        near = f"{found.error_truth:.2g} from what is right, {found.error_here:.1g} from this formula"
-        lines += [f"{'how sure':14}your numbers are {near}"]
+        far = f"{found.error_truth:.2g} from what is right"
+        if found.error_truth == float("inf"):
+            far = "not what is right in shape, or not numbers (NaN) in places"
+        lines += _wrapped(
+            f"your numbers are {far}, {found.error_here:.1g} from this formula", f"{'how sure':14}", width
+        )
     return lines
 
 
@@ -83,7 +89,7 @@ def picture_lines(picture: Picture) -> list[str]:
     gap = "    "
     heads = ("right", "yours", "yours − right")
     width = max(2 * columns, len(heads[2]))
-    lines = [_wrapped(picture.what, "")[0], gap.join(head.ljust(width) for head in heads).rstrip()]
+    lines = [_printable(picture.what), gap.join(head.ljust(width) for head in heads).rstrip()]
     for a, b, d in zip(picture.right, picture.yours, picture.difference, strict=True):
         cells = (
             "".join(_shade(x, top) for x in a), "".join(_shade(x, top) for x in b), "".join(_sign(x, top) for x in d),
@@ -120,18 +126,18 @@ def _by_reason(not_tested: tuple[str, ...]) -> str:
     return "; ".join(f"{', '.join(what)} ({why})" if why else what[0] for why, what in reasons.items())
 
 
-def _checked(report: Report, colour: bool) -> list[str]:
+def _checked(report: Report, colour: bool, width: int) -> list[str]:
     by = {outcome: [f for f in report.findings if f.outcome == outcome] for outcome in ("wrong", "right", "note")}
     lines: list[str] = []
     for finding in by["wrong"]:
-        lines += _wrapped(f"{finding.check.replace('_', ' ')}: {finding.said}", "wrong       ")
+        lines += _wrapped(f"{finding.check.replace('_', ' ')}: {finding.said}", "wrong       ", width)
     right = ", ".join(f.check.replace("_", " ") for f in by["right"])
     if right:
-        lines += _wrapped(right, "right       ")
+        lines += _wrapped(right, "right       ", width)
     for finding in by["note"]:
-        lines += _wrapped(finding.said, "note        ")
+        lines += _wrapped(finding.said, "note        ", width)
     if report.not_tested:
-        lines += _wrapped(_by_reason(report.not_tested), "not tested  ")
+        lines += _wrapped(_by_reason(report.not_tested), "not tested  ", width)
     if colour:
         lines = [
             line.replace("wrong  ", "\x1b[31mwrong\x1b[0m  ", 1) if line.startswith("wrong  ") else line

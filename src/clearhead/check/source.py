@@ -6,13 +6,17 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
+from clearhead.check.mending import ways
 from clearhead.check.report import Line
+
+TRIES = 24  # ways to put a line that are tried for one mistake
 
 
 @dataclass
@@ -23,10 +27,11 @@ class Source:
     first: int
     lines: list[str]
     tree: ast.AST
+    function: Any = None
 
 
 def source_of(candidate: Any) -> list[Source]:
-    """The code of a function, or of a class: its forward, then the rest; and of the parts it holds."""
+    """The code of a function, or of a class: its forward, then the rest; of the parts it holds; and of functions it calls."""
     found: list[Source] = []
     things: list[Any] = [candidate]
     if isinstance(candidate, nn.Module):
@@ -39,30 +44,66 @@ def source_of(candidate: Any) -> list[Source]:
         target = thing
         if isinstance(thing, type):
             target = getattr(thing, "forward", None) or vars(thing).get("__call__") or thing
-        try:
-            target = inspect.unwrap(target)
-            lines, first = inspect.getsourcelines(target)
-            tree = ast.parse(textwrap.dedent("".join(lines)))
-            found.append(
-                Source(inspect.getsourcefile(target) or "", first, [line.rstrip("\n") for line in lines], tree)
-            )
-        except (OSError, TypeError, SyntaxError, IndentationError):
-            continue
-    return found
+        made = _read(target)
+        if made is not None:
+            found.append(made)
+    return found + [made for one in list(found) for made in _called(one, found)]
 
 
-def point(sources: list[Source], mistake: str) -> tuple[Line | None, str]:
-    """The line where a mistake (`dimension:option`) is made, and that line put right as far as that can be written down."""
+def _read(target: Any) -> Source | None:
+    try:
+        target = inspect.unwrap(target)
+        lines, first = inspect.getsourcelines(target)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError, IndentationError):
+        return None
+    return Source(inspect.getsourcefile(target) or "", first, [line.rstrip("\n") for line in lines], tree, target)
+
+
+def _called(source: Source, found: list[Source]) -> Iterator[Source]:
+    """The functions of the same file that a function calls by their names."""
+    if not isinstance(source.function, types.FunctionType):
+        return
+    for name in source.function.__code__.co_names:
+        helper = source.function.__globals__.get(name)
+        if (
+            isinstance(helper, types.FunctionType)
+            and helper.__code__.co_filename == source.function.__code__.co_filename
+            and all(helper is not one.function for one in found)
+        ):
+            made = _read(helper)
+            if made is not None:
+                yield made
+
+
+def point(
+    sources: list[Source], mistake: str, works: Callable[[types.FunctionType, int, str], bool] | None = None
+) -> tuple[Line | None, str]:
+    """The line where a mistake (`dimension:option`) is made, and that line put right, if there is a way that works.
+
+    `works` runs the candidate with a line of a function put differently; the first line and way that pass are given. When none
+    does, the likeliest line alone.
+    """
     dimension, _, option = mistake.partition(":")
+    likeliest: Line | None = None
+    tries: set[tuple[str, int, str]] = set()
     for source in sources:
-        for number, node in _places(source, dimension, option):
+        whole = "\n".join(source.lines)
+        for number, _node in _places(source, dimension, option):
             text = source.lines[number - 1].strip() if 0 < number <= len(source.lines) else ""
-            if text:
-                change = _changed(text, dimension, option, source)
-                same = "".join(change.split()) == "".join(text.split())
-                return Line(source.file, source.first + number - 1, text), "" if same else change
-            del node
-    return None, ""
+            if not text:
+                continue
+            line = Line(source.file, source.first + number - 1, text)
+            likeliest = likeliest or line
+            if works is None or not isinstance(source.function, types.FunctionType):
+                continue
+            for way in ways(text, mistake, whole):
+                if (source.file, line.number, way) in tries or len(tries) == TRIES:
+                    continue
+                tries.add((source.file, line.number, way))
+                if works(source.function, line.number, way):
+                    return line, way
+    return likeliest, ""
 
 
 def _calls(tree: ast.AST, *names: str) -> Iterator[tuple[int, ast.AST]]:
@@ -104,8 +145,11 @@ def _places(source: Source, dimension: str, option: str) -> Iterator[tuple[int, 
         yield from _matching(source, r"softmax|\.exp\(|np\.exp|sigmoid|\.sum\(")
         yield from _scores(source)
     elif dimension in ("sees", "align"):
+        if "future" in option:
+            yield from _matching(source, r"(masked_fill|where).*== ?[01]\b")
         yield from _calls(tree, "tril", "triu", "tri")
-        yield from _matching(source, r"range\(|<=|>=|arange|\bmask\b|is_causal|diagonal")
+        yield from _calls(tree, "masked_fill", "masked_fill_", "where")
+        yield from _matching(source, r"range\(|<=|>=|arange|\bmask\b|is_causal|diagonal|\[:\s*\w+\]")
         yield from _calls(tree, "softmax")
         yield from _scores(source)
     elif dimension in ("hide", "mask"):
@@ -143,55 +187,3 @@ def _places(source: Source, dimension: str, option: str) -> Iterator[tuple[int, 
         yield from _scores(source)
     else:
         yield from _matching(source, r"return")
-
-
-def _changed(text: str, dimension: str, option: str, source: Source) -> str:
-    """The line as it could read; the line itself where that cannot be written down."""
-    whole = "\n".join(source.lines)
-    if dimension == "scale":
-        key = next(
-            (name for name in ("k", "key", "keys", "K", "q", "Q") if re.search(rf"(?<![\w.]){name}\s*[,=)]", whole)),
-            "k",
-        )
-        width = f"{key}.shape[-1]"
-        for pattern in (r"(?<![\w.\])])([\w.]+(?:\[[^\]]*\])?(?:\([^()]*\))?)\s*\*\*\s*\(?-\s*0?\.5\)?",):
-            found = re.search(pattern, text)
-            if found:
-                return text.replace(found[0], f"{width} ** -0.5", 1)
-        found = re.search(r"sqrt\(((?:[^()]|\([^()]*\))*)\)", text)
-        if found and option != "1/sqrt(D)":
-            made = text.replace(found[0], f"sqrt({width})", 1)
-            if option in ("sqrt(D)", "sqrt(C)"):
-                made = re.sub(r"\*\s*((?:math|np|torch)\.)?sqrt", r"/ \1sqrt", made)
-            return made
-        found = re.search(r"/\s*((?:[\w.]+)(?:\[[^\]]*\]|\([^()]*\))?)", text)
-        if found:
-            return text.replace(found[0], f"/ {width} ** 0.5", 1)
-        if "@" in text and "=" in text:
-            left, _, right = text.partition("=")
-            return f"{left.rstrip()} = ({right.strip()}) * {width} ** -0.5"
-        return text
-    if dimension == "axis":
-        made = re.sub(r"(dim|axis)\s*=\s*(?:\(-?\d+\)|-?\d+)", r"\1=-1", text)
-        return made if made != text else re.sub(r"softmax\(([^()]+),\s*-?\d+\)", r"softmax(\1, -1)", text)
-    if dimension == "hide":
-        fill = 'float("-inf")'
-        return re.sub(
-            r"(masked_fill_?\((?:[^()]|\([^()]*\))*,\s*)(?:[^(),]|\([^()]*\))+\)", rf"\1{fill})", text, count=1
-        )
-    if dimension == "sees":
-        if option in ("strict", "ahead", "two late", "two ahead"):
-            return re.sub(r",\s*(diagonal\s*=\s*|k\s*=\s*)?-?\d+\s*\)", ")", text, count=1)
-        if option in ("future", "strict future"):
-            return text.replace("triu", "tril", 1) if "triu" in text else text
-        return text
-    if dimension == "heads" and option == "tiled":
-        return re.sub(r"\.repeat\(1,\s*([^,()]+),\s*1,\s*1\)", r".repeat_interleave(\1, dim=1)", text)
-    if dimension == "merge" and option == "reshape":
-        return re.sub(r"\.(contiguous\(\)\.)?(view|reshape)\(", r".transpose(1, 2).reshape(", text, count=1)
-    if dimension == "split" and option.endswith("view"):
-        found = re.search(r"\.(view|reshape)\(([^,]+),([^,]+),([^,]+),([^)]+)\)", text)
-        if found:
-            b, h, t, d = (found[n].strip() for n in (2, 3, 4, 5))
-            return text.replace(found[0], f".{found[1]}({b}, {t}, {h}, {d}).transpose(1, 2)", 1)
-    return text

@@ -138,6 +138,8 @@ def normalised(axis: str, z: Array) -> Array:
         return softmax(z, -1)
     if axis in ("queries", "heads", "batch"):
         return softmax(z, {"queries": -2, "heads": 1, "batch": 0}[axis])
+    if axis == "columns" or axis.startswith("turned"):
+        return _turned_round(axis, z)
     if axis == "both":
         return softmax(z, (-2, -1))
     finite = np.where(z == -np.inf, 0.0, z)
@@ -169,6 +171,22 @@ def normalised(axis: str, z: Array) -> Array:
     if axis == "squares":
         return np.asarray(finite**2 / (finite**2).sum(-1, keepdims=True))
     raise KeyError(axis)
+
+
+@no_type_check
+def _turned_round(axis: str, z: Array) -> Array:
+    """A softmax whose sums, or maxima, are one number a row and are used as if they were one a column."""
+    top = z.max(-1, keepdims=True)
+    if axis == "columns":
+        e = np.exp(z - top)
+        return np.asarray(e / e.sum(-2, keepdims=True))
+    if z.shape[-1] != z.shape[-2]:  # the two do not fit together
+        raise Refused
+    if axis == "turned raw sums":  # as if nothing were subtracted: e^(score − m) / (sum · e^(m of the column − m))
+        top = z.max(axis=(-2, -1), keepdims=True)
+    e = np.exp(z - (np.swapaxes(top, -1, -2) if axis in ("turned maxima", "turned both") else top))
+    sums = e.sum(-1, keepdims=True)
+    return np.asarray(e / (sums if axis == "turned maxima" else np.swapaxes(sums, -1, -2)))
 
 
 @no_type_check

@@ -206,8 +206,13 @@ def framework_hint(function: Callable[..., Any]) -> list[str]:
         for value in space.values()
         if callable(value) and not isinstance(value, type)
     }
+    used = {
+        space[name].__name__.split(".")[0]
+        for name in getattr(getattr(target, "__code__", None), "co_names", ())
+        if isinstance(space.get(name), types.ModuleType)
+    }
     order: list[str] = [name for name in ("jax", "numpy") if name in held]
-    if "torch" in held or not order:
+    if ("torch" in held and not ("numpy" in used and "torch" not in used)) or not order:
         order = ["torch", *order]
     return [*order, *(name for name in ("torch", "numpy", "lists") if name not in order)]
 
@@ -235,6 +240,8 @@ def trouble_of(subject: Subject, errors: list[tuple[str, Failed]]) -> str:
         helps = "return the weighted sum, of the query's shape with the value's width"
     elif failed.error in ("NameError", "UnboundLocalError", "AttributeError", "ImportError", "ModuleNotFoundError"):
         helps = "that name must exist before the function is called"
+    elif failed.error == "NotImplementedError":
+        helps = "it is still to be written"
     else:
         helps = "say how it is called with --layout bhtd, bthd, btd or td, and --kind"
     return f"{subject.signature}: called with {tried}, it {said_of(failed)}{where}; {helps}"

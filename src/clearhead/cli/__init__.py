@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import sys
@@ -31,15 +32,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(look)
-app.command()(view)
-app.command()(export)
-app.command()(roles)
-app.command()(check)
-app.command()(lesson)
-app.command()(survey)
-app.command()(bench)
-app.command()(doctor)
+for command in (look, view, export, roles, check, lesson, survey, bench, doctor):
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    app.command(help="\n\n".join(" ".join(paragraph.split("\n")) for paragraph in paragraphs))(command)
 
 
 def _version(wanted: bool) -> bool:

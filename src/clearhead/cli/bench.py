@@ -79,6 +79,7 @@ def bench(
         print("\n".join(lines), flush=True)
 
     results: list[Result] = []
+    told: set[tuple[str, str]] = set()  # who was skipped and why, said once
     complete, machine = False, None
     start = time.perf_counter()
     with using_threads(threads or torch.get_num_threads()):
@@ -99,7 +100,7 @@ def bench(
                 )
                 if result.rounds or not result.interrupted:
                     results.append(result)
-                    say("", *result_lines(result, machine))
+                    say("", *result_lines(result, machine, told))
                 if result.interrupted:
                     raise KeyboardInterrupt
             complete = True

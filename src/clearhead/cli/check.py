@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clearhead.cli.files import check_writable, write_whole
+from clearhead.cli.files import check_writable, columns, write_whole
 from clearhead.errors import InputError
 
 CAUSAL: dict[str, bool | str] = {"yes": True, "no": False, "end": "end", "start": "start"}
@@ -108,7 +108,7 @@ def check(
     else:
         from clearhead.check.show import as_text
 
-        print(as_text(report, colour=sys.stdout.isatty()))
+        print(as_text(report, colour=sys.stdout.isatty(), width=columns()))
         if html is not None:
             print(f"wrote {html}")
     if exercise is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clearhead.cli.files import check_writable, write_whole
+from clearhead.cli.files import check_writable, columns, write_whole
 from clearhead.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ def lesson(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Print all pages, one after the other.")] = False,
     text: Annotated[str | None, typer.Option(help="A text of your own, whose words are the tokens.")] = None,
-    time: Annotated[int | None, typer.Option(metavar="T", help="How many tokens, 1 to 64 [default: 8].")] = None,
+    time: Annotated[int | None, typer.Option(metavar="T", help="How many tokens, 1 to 64; default 8.")] = None,
     width: Annotated[
-        int | None, typer.Option(metavar="C", help="Numbers a token, 1 to 64 [default: 2, and 32 from rung 4 on].")
+        int | None, typer.Option(metavar="C", help="Numbers a token, 1 to 64; default 2, and 32 from rung 4 on.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the random numbers.")] = 1337,
     opened: Annotated[
@@ -100,7 +100,7 @@ def _show(book: Book, rung: str | None, everything: bool) -> None:
         return
     plain = not console.is_terminal
     if plain:
-        console = Console(file=sys.stdout, highlight=False, width=100, no_color=True)
+        console = Console(file=sys.stdout, highlight=False, width=columns(), no_color=True)
     for key in KEYS if rung is None or everything else (rung,):
         if not plain:
             console.print(render(book.page(key)))

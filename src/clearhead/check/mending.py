@@ -1,0 +1,153 @@
+"""A candidate's line put differently: the ways it could read, and the code run with one of them in the line's place.
+
+Nothing is proposed on the strength of its looks. A line is shown to somebody only after the candidate was run with it.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+FILL = 'float("-inf")'
+KEYS = ("k", "key", "keys", "K", "q", "query", "Q")
+SAME_SIDE = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
+OTHER_SIDE = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "!="}
+
+
+@contextmanager
+def rewritten(function: types.FunctionType, number: int, text: str) -> Iterator[None]:
+    """Inside, the function runs with that line of its file put differently, its indentation kept.
+
+    Raises SyntaxError when that is no Python, LookupError when the function is not found in its file again.
+    """
+    before = function.__code__
+    lines = linecache.getlines(before.co_filename, function.__globals__)
+    if not 0 < number <= len(lines):
+        raise LookupError(number)
+    old = lines[number - 1]
+    new = [*lines[: number - 1], old[: len(old) - len(old.lstrip())] + text + "\n", *lines[number:]]
+    whole = compile("".join(new), before.co_filename, "exec", dont_inherit=True)
+    function.__code__ = _again(whole, before)
+    try:
+        yield
+    finally:
+        function.__code__ = before
+
+
+def _again(whole: types.CodeType, wanted: types.CodeType) -> types.CodeType:
+    """The code object of the same name and place, in a module compiled anew."""
+    for inner in whole.co_consts:
+        if isinstance(inner, types.CodeType):
+            same = (inner.co_name, inner.co_firstlineno) == (wanted.co_name, wanted.co_firstlineno)
+            if same and inner.co_freevars == wanted.co_freevars:
+                return inner
+            try:
+                return _again(inner, wanted)
+            except LookupError:
+                continue
+    raise LookupError(wanted.co_name)
+
+
+def ways(text: str, mistake: str, whole: str) -> list[str]:
+    """How a line with a mistake (`dimension:option`) in it could read, the likeliest first.
+
+    `whole` is the function's text, which tells what its query and key are called.
+    """
+    dimension, _, option = mistake.partition(":")
+    found = _WAYS[dimension](text, option, whole) if dimension in _WAYS else iter(())
+    own = "".join(text.split())
+    return [way for way in dict.fromkeys(found) if "".join(way.split()) != own]
+
+
+def _scale(text: str, option: str, whole: str) -> Iterator[str]:
+    said = [name for name in KEYS if re.search(rf"(?<![\w.]){name}\s*[,=)]", whole)] or ["k"]
+    for name in (said[0], said[-1]):
+        yield from _scaled(text, option, f"{name}.shape[-1]")
+
+
+def _scaled(text: str, option: str, width: str) -> Iterator[str]:
+    power = re.search(r"(?<![\w.\])])([\w.]+(?:\[[^\]]*\])?(?:\([^()]*\))?)\s*\*\*\s*\(?-\s*0?\.5\)?", text)
+    if power:
+        yield text.replace(power[0], f"{width} ** -0.5", 1)
+    root = re.search(r"sqrt\(((?:[^()]|\([^()]*\))*)\)", text)
+    if root and option != "1/sqrt(D)":
+        made = text.replace(root[0], f"sqrt({width})", 1)
+        yield re.sub(r"\*\s*((?:math|np|torch)\.)?sqrt", r"/ \1sqrt", made) if option.startswith("sqrt") else made
+    divided = re.search(r"/\s*((?:[\w.]+)(?:\[[^\]]*\]|\([^()]*\))?)", text)
+    if divided:
+        yield text.replace(divided[0], f"/ {width} ** 0.5", 1)
+    assigned = re.fullmatch(r"([\w.]+)\s*=\s*([^=].*)", text)
+    if assigned:
+        yield f"{assigned[1]} = ({assigned[2].strip()}) * {width} ** -0.5"
+
+
+def _axis(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+    if re.search(r"(dim|axis)\s*=", text):
+        last = re.sub(r"(dim|axis)\s*=\s*(?:\(-?\d+\)|-?\d+)", r"\1=-1", text)
+        yield last
+        yield re.sub(r"((?:dim|axis)=-1)\)", r"\1, keepdims=True)", last)
+    yield re.sub(r"softmax\(([^()]+),\s*-?\d+\)", r"softmax(\1, -1)", text)
+    yield re.sub(r"\.(sum|max|amax)\((-?\d*)\)", r".\1(axis=-1, keepdims=True)", text)
+
+
+def _hide(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+    yield re.sub(r"(masked_fill_?\((?:[^()]|\([^()]*\))*,\s*)(?:[^(),]|\([^()]*\))+\)", rf"\1{FILL})", text, count=1)
+
+
+def _sees(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+    yield from _triangles(text)
+    yield text.replace("== 1", "== 0") if "== 1" in text else text.replace("== 0", "== 1")
+    yield re.sub(r"(masked_fill_?\(|where\(|attn_mask\s*=\s*)~?", lambda m: m[0] if "~" in m[0] else m[1] + "~", text)
+    yield re.sub(r"(masked_fill_?\(|where\(|attn_mask\s*=\s*)~", r"\1", text)
+    for sides in (SAME_SIDE, OTHER_SIDE):
+        yield re.sub(r"(?<![<>=!-])(<=|>=|<|>)(?![<>=])", lambda m, sides=sides: sides[m[0]], text, count=1)  # type: ignore[misc]
+    yield re.sub(r"\[:\s*(\w+)\]", r"[: \1 + 1]", text)
+    yield re.sub(r"range\((\w+)\)", r"range(\1 + 1)", text)
+
+
+def _triangles(text: str) -> Iterator[str]:
+    """The line with its triangle the other way up, and with its diagonal seen or hidden."""
+    found = re.search(r"\btri([lu])(_?)\(", text)
+    if not found:
+        return
+    end = _closing(text, found.end())
+    inside = text[found.end() : end]
+    cut = re.sub(r",\s*(?:(?:diagonal|k)\s*=\s*)?-?\d+\s*$", "", inside)
+    named = "k=1" if re.search(r"\b(np|numpy|jnp)\.$", text[: found.start()]) else "diagonal=1"
+    for letter in (found[1], "u" if found[1] == "l" else "l"):
+        for diagonal in ("", f", {named}"):
+            yield f"{text[: found.start()]}tri{letter}{found[2]}({cut}{diagonal}{text[end:]}"
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the bracket that is open at `start` is closed; the end of the text when it is not."""
+    depth = 1
+    for place in range(start, len(text)):
+        depth += (text[place] in "([{") - (text[place] in ")]}")
+        if depth == 0:
+            return place
+    return len(text)
+
+
+def _heads(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+    yield re.sub(r"\.repeat\(1,\s*([^,()]+),\s*1,\s*1\)", r".repeat_interleave(\1, dim=1)", text)
+
+
+def _merge(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+    yield re.sub(r"\.(contiguous\(\)\.)?(view|reshape)\(", r".transpose(1, 2).reshape(", text, count=1)
+
+
+def _split(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+    found = re.search(r"\.(view|reshape)\(([^,]+),([^,]+),([^,]+),([^)]+)\)", text)
+    if found:
+        b, h, t, d = (found[n].strip() for n in (2, 3, 4, 5))
+        yield text.replace(found[0], f".{found[1]}({b}, {t}, {h}, {d}).transpose(1, 2)", 1)
+
+
+_WAYS: dict[str, Callable[[str, str, str], Any]] = {
+    "scale": _scale, "axis": _axis, "hide": _hide, "sees": _sees, "heads": _heads, "merge": _merge, "split": _split,
+}  # fmt: skip

@@ -1,0 +1,131 @@
+"""A line that is said to be what the code could read was tried: with it the mistake is gone. What was not tried is not said."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from clearhead import check
+
+HEAD = """
+import math
+import numpy as np
+import torch
+import torch.nn.functional as F
+"""
+# Each with the line that is wrong, and how it is to read.
+BROKEN = {
+    "a diagonal that is hidden": (
+        "def f(q, k, v):\n    T = q.shape[-2]\n    s = q @ k.mT / math.sqrt(q.shape[-1])\n"
+        "    hidden = torch.triu(torch.ones(T, T)).bool()\n    return s.masked_fill(hidden, -math.inf).softmax(-1) @ v\n",
+        "hidden = torch.triu(torch.ones(T, T)).bool()",
+        "hidden = torch.triu(torch.ones(T, T), diagonal=1).bool()",
+    ),
+    "a mask that says the opposite": (
+        "def f(q, k, v):\n    T = q.shape[-2]\n    m = torch.triu(torch.ones(T, T, dtype=torch.bool), 1)\n"
+        "    return F.scaled_dot_product_attention(q, k, v, attn_mask=m)\n",
+        "m = torch.triu(torch.ones(T, T, dtype=torch.bool), 1)",
+        "m = torch.tril(torch.ones(T, T, dtype=torch.bool))",
+    ),
+    "a 1 where 0 is meant": (
+        "def f(q, k, v):\n    tril = torch.tril(torch.ones(q.shape[-2], q.shape[-2]))\n"
+        "    s = q @ k.mT / math.sqrt(q.shape[-1])\n    s = s.masked_fill(tril == 1, -math.inf)\n"
+        "    return s.softmax(-1) @ v\n",
+        "s = s.masked_fill(tril == 1, -math.inf)",
+        "s = s.masked_fill(tril == 0, -math.inf)",
+    ),
+    "no scale, and a division elsewhere": (
+        "def f(q, k, v):\n    s = q @ k.T\n    e = np.exp(s - s.max(axis=-1, keepdims=True))\n"
+        "    return (e / e.sum(axis=-1, keepdims=True)) @ v\n",
+        "s = q @ k.T",
+        "s = (q @ k.T) * k.shape[-1] ** -0.5",
+    ),
+    "a helper's sum without keepdims": (
+        "def shares(s):\n    e = np.exp(s - s.max(axis=-1, keepdims=True))\n    return e / e.sum(axis=-1)\n\n"
+        "def f(q, k, v):\n    return shares(q @ k.T / np.sqrt(q.shape[-1])) @ v\n",
+        "return e / e.sum(axis=-1)",
+        "return e / e.sum(axis=-1, keepdims=True)",
+    ),
+    "the past without oneself": (
+        "def f(q, k, v):\n    out = np.zeros((len(q), v.shape[-1]))\n    out[0] = v[0]\n    for i in range(1, len(q)):\n"
+        "        s = k[:i] @ q[i] / np.sqrt(q.shape[-1])\n        e = np.exp(s - s.max())\n"
+        "        out[i] = e / e.sum() @ v[: len(e)]\n    return out\n",
+        "s = k[:i] @ q[i] / np.sqrt(q.shape[-1])",
+        "s = k[: i + 1] @ q[i] / np.sqrt(q.shape[-1])",
+    ),
+}
+# Wrong in a way that no single line of theirs puts right.
+BEYOND = {
+    "a scale that comes after the softmax": (
+        "def f(q, k, v):\n    w = (q @ k.mT).softmax(-1) / math.sqrt(q.shape[-1])\n    return w @ v\n"
+    ),
+    "scores that are never masked": (
+        "def f(q, k, v, causal=True):\n    s = q @ k.mT / math.sqrt(q.shape[-1])\n    return s.softmax(-1) @ v\n"
+    ),
+}
+
+
+def loaded(folder: Path, code: str, name: str):
+    """The function f of a file of its own."""
+    path = folder / f"{name}.py"
+    path.write_text(HEAD + code)
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module.f
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_with_the_line_as_it_could_read_the_code_is_right(what: str, tmp_path: Path) -> None:
+    code, wrong, mended = BROKEN[what]
+    broken = loaded(tmp_path, code, "broken_candidate")
+    before = inspect.getsource(broken)
+    (mistake,) = check(broken, isolate=False).diagnosis[0].mistakes
+    assert (mistake.line.text, mistake.change) == (wrong, mended)
+    assert inspect.getsource(broken) == before
+    assert not check(broken, isolate=False).ok  # the code that runs is the old one again
+    assert check(loaded(tmp_path, code.replace(wrong, mended), "mended_candidate"), isolate=False).ok
+
+
+@pytest.mark.parametrize("what", BEYOND)
+def test_what_was_tried_and_did_not_help_is_not_said(what: str, tmp_path: Path) -> None:
+    report = check(loaded(tmp_path, BEYOND[what], "beyond_candidate"), isolate=False)
+    assert report.verdict == "wrong"
+    for mistake in report.diagnosis[0].mistakes:
+        assert mistake.line is not None
+        assert mistake.change == ""
+
+
+def test_a_length_that_breaks_for_another_reason_is_not_blamed_on_the_mask(tmp_path: Path) -> None:
+    code = """
+class f(torch.nn.Module):
+    def __init__(self, dim=16):
+        super().__init__()
+        self.q, self.k, self.v = (torch.nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, x):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        return (q @ k / 4).softmax(-1) @ v
+"""
+    report = check(loaded(tmp_path, code, "untransposed_candidate"), isolate=False)
+    assert "sees:not cropped" not in report.mistakes
+    said = report.finding("lengths").said
+    assert re.match(r"fails at T=7, runs at T=16: RuntimeError: .*\(line 14\); T is the width there", said, re.DOTALL)
+    assert said.endswith("is a transpose missing?")
+
+
+def test_a_row_the_candidate_has_right_is_not_shown_as_wrong(tmp_path: Path) -> None:
+    report = check(loaded(tmp_path, BROKEN["the past without oneself"][0], "past_candidate"), isolate=False)
+    assert report.first_wrong.startswith("first wrong weight: batch 0, head 0, query 1, key 0")
+    assert report.picture.yours[0] == report.picture.right[0]
+
+
+def test_numpy_code_beside_torch_is_given_arrays(tmp_path: Path) -> None:
+    report = check(loaded(tmp_path, BROKEN["a helper's sum without keepdims"][0], "numpy_candidate"), isolate=False)
+    assert report.reading[0] == "a function f(q, k, v) of NumPy arrays (T, D), a single head"

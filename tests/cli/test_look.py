@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,21 @@ def test_look_prints_what_ran_every_head_and_the_text(clearhead):
     for head in ("L0H0", "L3H5"):
         assert head in out
     assert "The cat sat. The cat sat." in out
+
+
+def test_of_a_long_text_an_excerpt_is_printed_around_what_is_looked_at(clearhead, tmp_path):
+    words = [f"w{n} " for n in range(200)]
+    (tmp_path / "long.txt").write_text("".join(words), encoding="utf-8")
+    code, out, _ = clearhead("look", "--file", str(tmp_path / "long.txt"), "--token", "600", "--top-k", "3")
+    assert code == 0
+    told = re.search(r"([\d,]+) of ([\d,]+) tokens, around those it looks at most; --open or --html shows", out)
+    shown, whole = (int(number.replace(",", "")) for number in told.groups())
+    gaps = [int(n.replace(",", "")) for n in re.findall(r"… ([\d,]+) tokens …", out)]
+    assert shown + sum(gaps) == whole > 640
+    assert shown <= 6 * 41
+    text = out[out.index("<|start|>w0 ") :]
+    assert sum(word in text for word in words) < 120
+    assert words[-1].strip() in text
 
 
 def test_without_a_text_it_looks_at_a_passage_of_its_own(clearhead):

@@ -16,6 +16,8 @@ from clearhead.viewer.view import View
 
 SCHEMA = 1
 LEAST = 0.002  # weights below are not shaded: the terminal's own ground, dark or light, says "next to nothing" best
+WHOLE = 400  # tokens of a text that is printed whole; of longer ones an excerpt is
+AROUND = 20  # tokens on each side of what is looked at, in an excerpt
 SHOWN = 3  # keys listed for the chosen token in the heads table
 
 
@@ -31,7 +33,14 @@ def report(view: View, head: Head, query: int, top_k: int) -> None:
     console.print()
     console.print(_strongest(view, head, query, top_k), soft_wrap=True)
     console.print()
-    console.print(_shaded(view, head, query), soft_wrap=False)
+    shown = _excerpt(view.tokens, [0, query, view.prompt - 1, *(key for key, _ in top(view, head, query, top_k))])
+    console.print(_shaded(view, head, query, shown), soft_wrap=False)
+    if len(shown) > 1 or len(shown[0]) < view.tokens:
+        count = sum(map(len, shown))
+        console.print(
+            f"\n[dim]{count:,} of {view.tokens:,} tokens, around those it looks at most; --open or --html shows all[/]",
+            soft_wrap=True,
+        )
 
 
 def what_ran(view: View) -> list[Text]:
@@ -110,22 +119,45 @@ def _strongest(view: View, head: Head, query: int, top_k: int) -> Text:
     return line
 
 
-def _shaded(view: View, head: Head, query: int) -> Text:
+def _excerpt(tokens: int, places: list[int]) -> list[range]:
+    """The parts of a text to print: all of it, or of a long one what stands around some places."""
+    if tokens <= WHOLE:
+        return [range(tokens)]
+    parts: list[range] = []
+    for place in sorted({min(max(place, 0), tokens - 1) for place in places}):
+        first, end = max(0, place - AROUND), min(tokens, place + AROUND + 1)
+        if parts and first <= parts[-1].stop:
+            parts[-1] = range(parts[-1].start, end)
+        else:
+            parts.append(range(first, end))
+    return parts
+
+
+def _shaded(view: View, head: Head, query: int, shown: list[range]) -> Text:
     """The text, each token on a ground that is the lighter the more weight it gets; spaces and line ends as they are."""
     row = view.trace.observation(head.layer).rows[0, head.head, 0].tolist()
-    text = Text()
-    for n, (piece, weight) in enumerate(zip(view.pieces, row, strict=True)):
-        if n == view.prompt:
-            text.append("▕ written by the model: ", "bold")
-        style = "dim" if n > query else ""
-        if weight >= LEAST:
-            colour = ramp(math.sqrt(weight))
-            ink = ink_on(colour)
-            style = f"rgb({ink[0]},{ink[1]},{ink[2]}) on rgb({colour[0]},{colour[1]},{colour[2]})"
-        if n == query:
-            style = "bold underline"
-        text.append(piece.replace("·", " ").replace("↵", "\n"), style)
+    text, end = Text(), 0
+    for part in shown:
+        if part.start > end:
+            text.append(f"\n… {part.start - end:,} tokens …\n", "dim italic")
+        for n in part:
+            if n == view.prompt:
+                text.append("▕ written by the model: ", "bold")
+            text.append(view.pieces[n].replace("·", " ").replace("↵", "\n"), _ground(row[n], n, query))
+        end = part.stop
+    if end < view.tokens:
+        text.append(f"\n… {view.tokens - end:,} tokens …", "dim italic")
     return text
+
+
+def _ground(weight: float, n: int, query: int) -> str:
+    if n == query:
+        return "bold underline"
+    if weight < LEAST:
+        return "dim" if n > query else ""
+    colour = ramp(math.sqrt(weight))
+    ink = ink_on(colour)
+    return f"rgb({ink[0]},{ink[1]},{ink[2]}) on rgb({colour[0]},{colour[1]},{colour[2]})"
 
 
 def as_document(view: View, head: Head, query: int, top_k: int) -> dict[str, object]:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ForwardRef
 
 import clearhead
 from clearhead.check.checks import CHECKS
@@ -63,6 +64,8 @@ def signature(thing: object) -> str:
 
 def plain(annotation: object) -> str:
     """A type as its source has it."""
+    if isinstance(annotation, ForwardRef):
+        annotation = annotation.__forward_arg__
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     return text[1:-1] if text[:1] == text[-1:] and text[:1] in "\"'" else text
 

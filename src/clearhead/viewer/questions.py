@@ -16,7 +16,7 @@ import numpy as np
 from clearhead.errors import InputError, message
 from clearhead.trace import Head
 from clearhead.viewer.data import Shown
-from clearhead.viewer.packed import Answer
+from clearhead.viewer.packed import Answer, number
 
 DIGITS = re.compile(r"-?\d{1,9}", re.ASCII)
 
@@ -160,7 +160,9 @@ def _rollout(gallery: Gallery, p: Mapping[str, str]) -> Answer:
 
 
 def _compare(gallery: Gallery, p: Mapping[str, str]) -> Answer:
-    """The mean difference of two maps' cells, of the heads that both have; the page subtracts the numbers itself."""
+    """Of the heads that both have, the mean difference of their maps' cells, and what `Trace.compare` says of the tokens that
+    both texts have; the page subtracts the numbers itself.
+    """
     one, other = gallery.of(p, "a"), gallery.of(p, "b")
     shared = [head for head in one.heads if head in set(other.heads)]
     a, b = (side.maps(heads=shared).arrays for side in (one, other))
@@ -168,7 +170,26 @@ def _compare(gallery: Gallery, p: Mapping[str, str]) -> Answer:
     for head in map(str, shared):
         same = head in a and head in b and a[head].shape == b[head].shape
         moved[head] = float(np.abs(_square(a[head]) - _square(b[head])).mean()) if same else None
-    return Answer({"heads": [str(head) for head in shared], "moved": moved})
+    facts: dict[str, Any] = {
+        "heads": [str(head) for head in shared],
+        "moved": moved,
+        "changes": {},
+        "aligned": 0,
+        "why": None,
+    }
+    try:
+        found = one.trace.compare(other.trace, batch=one.sample)
+    except (InputError, AttributeError) as error:  # no token in common; or not measured
+        facts["why"] = str(error)
+    else:
+        facts |= {"aligned": found.aligned, "tokens": list(found.tokens)}
+        facts["changes"] = {
+            str(change.head): {
+                name: None if x is None else number(x) for name, x in vars(change).items() if name != "head"
+            }
+            for change in found.changes
+        }
+    return Answer(facts)
 
 
 def _square(packed: np.ndarray) -> np.ndarray:

@@ -22,6 +22,9 @@ export function compareView(app) {
   let other = null;
   /** @type {Record<string, number | null>} */
   let moved = {};
+  /** @type {Record<string, Record<string, number | null>>} */
+  let aligned = {};
+  let common = "";
   /** @type {MapView | null} */
   let map = null;
   const number = () => {
@@ -29,15 +32,23 @@ export function compareView(app) {
     return wanted >= 0 && wanted < app.traces.length && wanted !== app.trace ? wanted : app.traces.find(({ trace }) => trace !== app.trace)?.trace ?? 0;
   };
   const measures = measuresOf(doc);
-  /** What is compared: the maps, or where none can be subtracted, the entropy. */
-  const by = () => {
-    const subtracted = !other || Object.values(moved).some((x) => x !== null);
-    return measures.find(({ key }) => key === (app.place.by ?? (subtracted ? "" : "entropy"))) ?? null;
-  };
+  /** What is compared without a sign, pair by pair: the maps, or the tokens that both texts have, as `Trace.compare` does. */
+  const sizes = [
+    { key: "map", label: "the map (mean over cells)", about: "mean difference of a map's cells, without sign", of: (/** @type {string} */ head) => moved[head] ?? null },
+    ...[["received", "who receives the weight", "half the sum of differences between the shares that tokens receive: 0 the same, 1 nothing in common"],
+      ["entropy", "entropy, token by token", "mean difference in nats, without sign"], ["first_weight", "weight on the first token, token by token", "mean difference, without sign"],
+      ["previous_weight", "weight on the token before, token by token", "mean difference, without sign"], ["self_weight", "weight on itself, token by token", "mean difference, without sign"]]
+      .map(([key, label, about]) => ({ key: `each-${key}`, label, about, of: (/** @type {string} */ head) => aligned[head]?.[key] ?? null })),
+  ];
+  const known = () => sizes.filter(({ of }) => doc.heads.some(({ head }) => of(head) !== null));
+  /** The mean of a quantity is compared with its sign; null where something else is. */
+  const by = () => (sizes.some(({ key }) => key === app.place.by) ? null : measures.find(({ key }) => key === (app.place.by || (known().length ? "" : "entropy"))) ?? null);
+  const size = () => known().find(({ key }) => key === app.place.by) ?? known()[0] ?? sizes[0];
   const title = el("h2", { id: "compare-title", text: "Compare" });
   const tools = el("div", { class: "tools" });
   const grid = el("div", { class: "heads values", role: "listbox", "aria-label": "Heads of both traces, by how much they changed; arrow keys move" });
   const legend = el("div", { class: "legend" });
+  const said = el("p", { class: "soft" });
   const aside = el("aside", { "aria-label": "The chosen head in both traces" });
   const where = el("h2");
   const frame = el("div", { class: "map-frame small" });
@@ -48,23 +59,27 @@ export function compareView(app) {
     rows: changes().sort((a, b) => Math.abs(b.change ?? 0) - Math.abs(a.change ?? 0)).map(({ head, here, there, change }) => [head, here, there, change]),
     pick: ([head]) => app.go({ head }), picks: ([head]) => `Show ${head}`,
   }));
-  const element = el("div", { class: "beside" }, el("section", { "aria-labelledby": "compare-title" }, el("div", { class: "title" }, title), tools, el("div", { class: "changed" }, el("div", {}, grid, legend), el("div", {}, where, frame, readout)), list), aside);
+  const element = el("div", { class: "beside" }, el("section", { "aria-labelledby": "compare-title" }, el("div", { class: "title" }, title), tools, said, el("div", { class: "changed" }, el("div", {}, grid, legend), el("div", {}, where, frame, readout)), list), aside);
 
   const changes = () => {
     const m = by();
     return doc.heads.filter((head) => other?.heads.some((o) => o.head === head.head)).map((head) => {
       const twin = other?.heads.find((o) => o.head === head.head);
       const here = m ? m.of(head) : null, there = m && twin ? m.of(twin) : null;
-      const change = m ? (here === null || there === null ? null : there - here) : moved[head.head] ?? null;
+      const change = m ? (here === null || there === null ? null : there - here) : size().of(head.head);
       return { head: head.head, here, there, change };
     });
   };
+
+  let across = false;
 
   const load = async () => {
     try {
       const [found, compared] = await Promise.all([app.source.ask("trace", { trace: number() }), app.source.ask("compare", { a: app.trace, b: number() })]);
       other = found.facts;
       moved = compared.facts.moved;
+      aligned = compared.facts.changes;
+      common = compared.facts.why ?? `${compared.facts.aligned} tokens are the same in both texts, of ${compared.facts.tokens[0]} here and ${compared.facts.tokens[1]} there.`;
       title.textContent = `${doc.name} and ${other?.name}`;
       draw();
     } catch (error) {
@@ -75,24 +90,33 @@ export function compareView(app) {
   const draw = () => {
     tools.replaceChildren(
       choice("With", app.traces.filter(({ trace }) => trace !== app.trace).map(({ trace, name }) => [String(trace), name]), String(number()), (trace) => app.go({ with: trace })),
-      choice("Change of", [["", "the map (mean over cells)"], ...measures.map((m) => /** @type {[string, string]} */ ([m.key, m.label]))], by()?.key ?? "", (key) => app.go({ by: key })));
+      choice("Change of", [...known(), ...measures].map((m) => /** @type {[string, string]} */ ([m.key, m.label])), by()?.key ?? size().key, (key) => app.go({ by: key })));
+    said.textContent = common;
     const found = changes();
     const top = Math.max(...found.map(({ change }) => Math.abs(change ?? 0)), 1e-9);
     const m = by();
     const layers = doc.layers.map(({ layer }) => layer);
-    grid.style.setProperty("--columns", String(Math.max(...doc.heads.map(({ index }) => index)) + 1));
+    const most = Math.max(...doc.heads.map(({ index }) => index)) + 1;
+    // Layers run across where that shows all in one window, as in the overview.
+    across = layers.length > most && ((element.firstElementChild?.clientWidth || 800) - 70) / layers.length >= 18;
+    const columns = across ? layers.length : most;
+    grid.style.setProperty("--columns", String(columns));
     const ramp = app.diverging;
-    const cells = layers.flatMap((layer) => [el("b", { text: `L${layer}`, "aria-hidden": "true" }), ...Array.from({ length: Math.max(...doc.heads.map(({ index }) => index)) + 1 }, (_, h) => {
-      const one = found.find(({ head }) => head === `L${layer}H${h}`);
+    const cell = (/** @type {number} */ layer, /** @type {number} */ index) => {
+      const one = found.find(({ head }) => head === `L${layer}H${index}`);
       if (!one) return el("i", { "aria-hidden": "true" });
-      const t = one.change === null ? 0.5 : m ? 0.5 + one.change / top / 2 : 0.5 + one.change / top / 2;
+      const t = one.change === null ? 0.5 : 0.5 + one.change / top / 2;
       return el("div", { role: "option", class: "thumb", "data-head": one.head, tabindex: one.head === app.place.head ? "0" : "-1", "aria-selected": String(one.head === app.place.head),
         "aria-label": `${one.head}, changed by ${fixed(one.change, 4)}`, title: `${one.head}: ${fixed(one.change, 4)}`, style: { background: css(ramp, t) } });
-    })]);
-    grid.replaceChildren(el("b"), ...Array.from({ length: Math.max(...doc.heads.map(({ index }) => index)) + 1 }, (_, h) => el("b", { class: "top", text: `H${h}`, "aria-hidden": "true" })), ...cells);
+    };
+    const name = (/** @type {string} */ text, /** @type {string | null} */ kind = null) => el("b", { class: kind, text, "aria-hidden": "true" });
+    const heads = Array.from({ length: most }, (_, h) => h);
+    grid.replaceChildren(el("b"), ...(across
+      ? [...layers.map((layer) => name(`L${layer}`, "top")), ...heads.flatMap((h) => [name(`H${h}`), ...layers.map((layer) => cell(layer, h))])]
+      : [...heads.map((h) => name(`H${h}`, "top")), ...layers.flatMap((layer) => [name(`L${layer}`), ...heads.map((h) => cell(layer, h))])]));
     const bar = el("span", { class: "ramp", role: "img", "aria-label": `Change from ${m ? `−${mark(top)}` : "0"} to ${mark(top)}` });
     bar.style.background = `linear-gradient(90deg, ${Array.from({ length: 13 }, (_, n) => css(ramp, (m ? 0 : 0.5) + ((m ? 1 : 0.5) * n) / 12)).join(",")})`;
-    legend.replaceChildren(el("p", { class: "scale" }, el("span", { text: m ? `−${mark(top)}` : "0" }), bar, el("span", { text: m ? `+${mark(top)}` : mark(top) }), el("span", { class: "soft", text: m ? `${m.label}, there minus here` : "mean difference of a map's cells, without sign" })));
+    legend.replaceChildren(el("p", { class: "scale" }, el("span", { text: m ? `−${mark(top)}` : "0" }), bar, el("span", { text: m ? `+${mark(top)}` : mark(top) }), el("span", { class: "soft", text: m ? `${m.label}, there minus here` : size().about })));
     list.again();
     chosen();
   };
@@ -142,7 +166,7 @@ export function compareView(app) {
     if (!step) return;
     event.preventDefault();
     const at = app.head(app.place.head);
-    const next = doc.heads.find(({ layer, index }) => layer === at.layer + step[0] && index === at.index + step[1]);
+    const next = doc.heads.find(({ layer, index }) => layer === at.layer + step[across ? 1 : 0] && index === at.index + step[across ? 0 : 1]);
     if (!next) return;
     app.go({ head: next.head });
     /** @type {HTMLElement | null} */ (grid.querySelector(`[data-head="${next.head}"]`))?.focus();

@@ -507,18 +507,52 @@ def test_undone_it_is_as_if_it_had_never_been() -> None:
 @pytest.mark.tiny
 def test_a_switch_without_a_block(ran: Counter[str]) -> None:
     handle = accelerate()
-    assert repr(handle) == f"<accelerate(impl={handle.impl!r}), in force>"
+    assert repr(handle) == f"<accelerate(impl={handle.impl!r}), in force: 0 calls, 0 handed back>"
     sdpa(*inputs())
+    assert repr(handle) == f"<accelerate(impl={handle.impl!r}), in force: 1 call, 0 handed back>"
     handle.undo()
     handle.undo()
-    assert repr(handle) == f"<accelerate(impl={handle.impl!r}), undone>"
+    assert repr(handle) == f"<accelerate(impl={handle.impl!r}), undone: 1 call, 0 handed back>"
     sdpa(*inputs())
+    assert handle.calls == 1
     assert ran["forward"] == 1
     with (
         pytest.raises(ArgumentError, match="accelerate: expected a handle that is in force, got one that was undone"),
         handle,
     ):
         pass
+
+
+def test_a_handle_counts_the_calls_of_its_own_time_and_those_handed_back() -> None:
+    exact = tuple(t.double() for t in inputs())
+    with accelerate() as outer:
+        sdpa(*inputs())
+        sdpa(*exact)
+        with accelerate() as inner:
+            sdpa(*inputs())
+        assert (inner.calls, inner.handed_back) == (1, 0)
+        sdpa(*exact)
+        assert (inner.calls, inner.handed_back) == (1, 0)  # it has left
+    assert (outer.calls, outer.handed_back) == (2, 2)
+    with accelerate() as later:
+        assert (later.calls, later.handed_back) == (0, 0)
+
+
+def test_the_fast_path_of_torch_layers_goes_by_and_can_be_switched_off() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 2).eval()
+    x = torch.randn(2, 128, 64)
+    with torch.no_grad(), accelerate() as handle:
+        past = model(x)
+        assert handle.calls == 0
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            ours = model(x)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(True)
+        assert handle.calls == 2
+    torch.testing.assert_close(ours, past, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("outer_first", [True, False])

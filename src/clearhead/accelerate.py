@@ -72,7 +72,11 @@ def accelerate(*, impl: str = "auto") -> Acceleration:
 
 
 class Acceleration:
-    """An acceleration in force, until `undo()` or the end of its `with` block."""
+    """An acceleration in force, until `undo()` or the end of its `with` block.
+
+    `calls` and `handed_back` say how many forward calls of this process ran on these kernels since it began, and how many came
+    here and were handed back to PyTorch's. Both stay 0 for a model whose attention never reaches the replaced kernel.
+    """
 
     def __init__(self, impl: str = "auto") -> None:
         self.impl = select.choose(impl)
@@ -88,6 +92,9 @@ class Acceleration:
                 )
             if not _installed:
                 _installed.append(_Override(self.impl))
+            self._kernel = _installed[0]
+            self._before = self._kernel.ran, self._kernel.returned
+            self._after: tuple[int, int] | None = None
             _in_force.append(self)
 
     def undo(self) -> None:
@@ -95,8 +102,19 @@ class Acceleration:
         with _lock:
             if self in _in_force:
                 _in_force.remove(self)
+                self._after = self._kernel.ran, self._kernel.returned
             if not _in_force and _installed:
                 _installed.pop().remove()
+
+    @property
+    def calls(self) -> int:
+        """Forward calls that ran on these kernels, until now or until it was undone."""
+        return (self._after or (self._kernel.ran, 0))[0] - self._before[0]
+
+    @property
+    def handed_back(self) -> int:
+        """Forward calls that came here and went back to PyTorch's kernel (float64, empty, very small)."""
+        return (self._after or (0, self._kernel.returned))[1] - self._before[1]
 
     def __enter__(self) -> Acceleration:
         if self not in _in_force:
@@ -116,7 +134,9 @@ class Acceleration:
         self.undo()
 
     def __repr__(self) -> str:
-        return f"<accelerate(impl={self.impl!r}), {'in force' if self in _in_force else 'undone'}>"
+        state = "in force" if self in _in_force else "undone"
+        calls = f"{self.calls} call{'' if self.calls == 1 else 's'}"
+        return f"<accelerate(impl={self.impl!r}), {state}: {calls}, {self.handed_back} handed back>"
 
 
 class _Override:
@@ -124,6 +144,7 @@ class _Override:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.ran = self.returned = 0  # forward calls
         if name == "reference":
             raise ImplementationError(
                 message(
@@ -189,7 +210,9 @@ class _Override:
     ) -> Any:
         """What the dispatcher calls forward: output with the strides of `empty_like(query)`, lse stored as (B, Tq, Hq)."""
         if not _ours(query, key, value, dropout_p, attn_mask):
+            self.returned += 1
             return self.theirs(CPU, query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
+        self.ran += 1
         out, lse = self.attend(_problem(query, key, value, is_causal, attn_mask, scale))
         if (
             attn_mask is not None

@@ -77,7 +77,7 @@ def _scaled(text: str, option: str, width: str) -> Iterator[str]:
     if root and option != "1/sqrt(D)":
         made = text.replace(root[0], f"sqrt({width})", 1)
         yield re.sub(r"\*\s*((?:math|np|torch)\.)?sqrt", r"/ \1sqrt", made) if option.startswith("sqrt") else made
-    divided = re.search(r"/\s*((?:[\w.]+)(?:\[[^\]]*\]|\([^()]*\))?)", text)
+    divided = re.search(r"/\s*((?:[\w.]+)(?:\[[^\]]*\]|\([^()]*\))?)(?:\s*\*\*\s*\(?0?\.5\)?)?", text)
     if divided:
         yield text.replace(divided[0], f"/ {width} ** 0.5", 1)
     assigned = re.fullmatch(r"([\w.]+)\s*=\s*([^=].*)", text)

@@ -210,10 +210,10 @@ def test_where_a_token_looks_and_who_looks_at_it_are_exact(opened, shown, heads,
     chrome = opened(f"view=text&head=L1H1&at=120&heads={heads}")
     chrome.until("document.querySelectorAll('aside table').length === 2")
     weights = sum(shown.pattern(Head(*m)).crop(slice(None), slice(None))[0, 0].double() for m in members) / len(members)
-    for column, line in ((0, weights[120]), (1, weights[:, 120])):
+    for name, line in (("Where it looks", weights[120]), ("Who looks at it", weights[:, 120])):
         order = sorted(range(300), key=lambda n: (-line[n].item(), n))[:12]
         want = [[f"“\u2068·t{n * n % 40}\u2069”", str(n), percent(line[n].item())] for n in order if line[n] > 0]
-        assert rows_of(chrome, f"aside .scroll:nth-of-type({column + 1})") == want
+        assert rows_of(chrome, f'[aria-label="{name}"]') == want
 
 
 def test_clicking_and_walking_through_the_text_chooses_tokens(opened):

@@ -57,7 +57,7 @@ def test_a_small_file_says_what_it_lacks_and_shows_what_was_kept(from_disk, show
     assert "Exact weights are here of" in chrome.run("document.querySelector('header').textContent")
     chrome.until("document.querySelectorAll('aside table').length === 2")
     keys, weights = (x[120].tolist() for x in shown.top(Head(0, 0)))
-    rows = rows_of(chrome, "aside .scroll:nth-of-type(1)")
+    rows = rows_of(chrome, '[aria-label="Where it looks"]')
     assert (
         rows
         == [[f"“\u2068·t{k * k % 40}\u2069”", str(k), percent(w)] for k, w in zip(keys, weights, strict=True)][

@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from release import contents
+from release import contents, smoke
 
 import clearhead
 
@@ -53,3 +53,8 @@ def test_everything_with_a_licence_of_its_own_is_in_the_notice():
     for name in contents.tracked():
         if re.search(r"(licen[cs]e|copying)", Path(name).name, re.IGNORECASE) and name != "LICENSE":
             assert name in notice, f"NOTICE.md does not name {name}"
+
+
+def test_every_extra_is_tried():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert set(extras) - {"dev"} == set(smoke.USES) - set(smoke.BESIDES)

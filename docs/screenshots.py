@@ -6,6 +6,8 @@ With a name, of another model than the built-in one: `python docs/screenshots.py
 from __future__ import annotations
 
 import base64
+import contextlib
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -16,8 +18,9 @@ sys.path.insert(0, str(ROOT / "tests" / "browser"))
 from chromium import Chromium  # noqa: E402
 
 from clearhead.cli.look import PASSAGE  # noqa: E402
-from clearhead.models import Model, load  # noqa: E402
-from clearhead.survey import Corpus, Options, Survey, survey  # noqa: E402
+from clearhead.models import load  # noqa: E402
+from clearhead.survey import Survey  # noqa: E402
+from clearhead.survey import load as load_survey  # noqa: E402
 from clearhead.viewer import Shown, look  # noqa: E402
 from clearhead.viewer.questions import Gallery  # noqa: E402
 from clearhead.viewer.server import Server  # noqa: E402
@@ -32,11 +35,11 @@ PLACES = {
 }
 
 
-SURVEY = {"survey": ("view=head&head=L2H1", "dark")}
+SURVEYS = {"survey": ("view=head&head=L2H1", "dark"), "differences": ("view=differences&head=L2H1", "light")}
 
 
 def main() -> None:
-    """Look at the passage and at the same with one word changed, survey its parts, and keep what every view looks like."""
+    """Look at the passage and at the same with one word changed, survey the tutorial's corpus, and keep every view's looks."""
     model = load(sys.argv[1] if len(sys.argv) > 1 else "builtin")
     shown = []
     for name, text in (("passage", PASSAGE), ("lantern for lamp", PASSAGE.replace("lamp", "lantern"))):
@@ -49,22 +52,21 @@ def main() -> None:
             chrome.open(server.address())
             chrome.until("document.querySelector('.heads')?.dataset.drawn")
             keep(chrome, server, PLACES, head=str(shown[0].notable()))
-        with Server(Surveys([surveyed(model, Path(folder))]), say=lambda _: None) as server:
+        with Server(Surveys(surveyed(Path(folder))), say=lambda _: None) as server:
             chrome.open(server.address())
             chrome.until("document.querySelector('.heads')?.dataset.drawn")
-            keep(chrome, server, SURVEY)
+            keep(chrome, server, SURVEYS)
         chrome.close()
 
 
-def surveyed(model: Model, folder: Path) -> Survey:
-    """A survey of the passage, four sentences a document."""
-    sentences = PASSAGE.replace("?", ".").split(".")
-    (folder / "texts").mkdir()
-    for n in range(len(sentences) - 3):
-        (folder / "texts" / f"{n}.txt").write_text(".".join(sentences[n : n + 4]).strip() + ".", encoding="utf-8")
-    found = survey(model, Corpus([folder / "texts"]), folder / "found", Options(length=512))
-    assert found is not None
-    return found
+def surveyed(folder: Path) -> list[Survey]:
+    """The two surveys of the tutorial, made by its own code."""
+    page = (ROOT / "docs" / "tutorials" / "corpus.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    with contextlib.chdir(folder):
+        for body in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+            exec(body, names)  # noqa: S102
+    return [load_survey(folder / name) for name in ("found", "tuned")]
 
 
 def keep(chrome: Chromium, server: Server, places: dict[str, tuple[str, str]], **said: str) -> None:

@@ -99,7 +99,18 @@ def test_survey_says_how_to_see_what_it_found(folders, clearhead):
     assert said.splitlines()[-1] == f"wrote {folders[0]}; to see it in the browser: clearhead view {folders[0]}"
     code, said, _ = clearhead("survey", "--compare", *map(str, folders))
     assert code == 0
+    assert said.splitlines()[:2] == [
+        f"{name} {folder}: builtin, 5 documents, 225 tokens"
+        for name, folder in zip(("base ", "other"), folders, strict=True)
+    ]
     assert said.splitlines()[-1] == f"to see them in the browser: clearhead view {folders[0]} {folders[1]}"
+
+
+def test_one_document_has_no_error_and_survey_says_so(clearhead, tmp_path):
+    (tmp_path / "one.txt").write_text("The king is dead. Long live the king.")
+    code, said, _ = clearhead("survey", "builtin", str(tmp_path / "one.txt"), "--out", str(tmp_path / "out"))
+    assert code == 0
+    assert "± is missing: how much documents differ takes two of them to say" in said
 
 
 def test_folders_that_cannot_be_shown_are_refused_in_words(folders, trace, clearhead, tmp_path):

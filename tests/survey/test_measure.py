@@ -236,6 +236,20 @@ def test_examples_are_the_strongest_looks_at_something_else_than_the_first_token
             assert row["key_token"] == model.pieces([ids[row["key"]]])[0]
 
 
+@pytest.mark.parametrize("shard", [4, 9])
+def test_no_example_is_there_twice(shard: int, model: OwnModel, tmp_path: Path) -> None:
+    """A corpus of copies has few looks that differ, within a shard and across shards."""
+    for n in range(9):
+        (tmp_path / f"{n}.txt").write_text(TEXTS[(0, 1, 4)[n % 3]], encoding="utf-8")
+    done = survey(model, Corpus([tmp_path]), tmp_path / "out", Options(length=200, shard_documents=shard, examples=3))
+    assert done is not None
+    for head in done.heads:
+        rows = done.examples(head)
+        assert {row["document"] % 3 for row in rows} == {0, 1, 2}  # which of the copies: rounding says
+        assert [row["rank"] for row in rows] == [0, 1, 2]
+        assert [row["weight"] for row in rows] == sorted((row["weight"] for row in rows), reverse=True)
+
+
 def test_packing_changes_nothing_but_the_time(model: OwnModel, corpus: Path, tmp_path: Path) -> None:
     both = []
     for pack in (True, False):

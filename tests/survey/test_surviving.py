@@ -185,13 +185,16 @@ def test_when_one_rank_is_killed_the_other_keeps_what_it_did(texts: Path, whole:
     assert digest(out) == digest(whole)
 
 
-def test_ctrl_c_leaves_a_folder_to_go_on_with(texts: Path, whole: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_an_end_from_outside_leave_a_folder_to_go_on_with(
+    sent: signal.Signals, code: int, texts: Path, whole: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     with ranks(command(texts, out), 1) as running:
         until(shards_there(out, 2))
-        running[0].send_signal(signal.SIGINT)
+        running[0].send_signal(sent)
         stdout, stderr = running[0].communicate(timeout=30)
-    assert running[0].returncode == 130
+    assert running[0].returncode == code
     assert stderr == f"\nstopped; the same command goes on where {out} was left\n"
     assert stdout == ""
     finish(command(texts, out))
@@ -278,6 +281,9 @@ def test_two_surveys_are_compared_the_surest_difference_first(tmp_path: Path) ->
     unchanged = [row for row in rows if row["layer"] == 0]
     assert unchanged
     assert all(abs(row["difference"]) <= 1e-5 * max(1, abs(row["base"])) for row in unchanged)
+    assert {row["observable"] for row in rows} == {*Options().observables} - {
+        "received"
+    }  # which is 1 whatever a head does
     surest = [abs(row["z"]) for row in rows if row["z"] == row["z"]]
     assert surest == sorted(surest, reverse=True)
     run = [sys.executable, "-m", "clearhead", "survey", "--compare", str(base.folder), str(tuned.folder)]
@@ -296,6 +302,30 @@ def test_the_line_of_progress_says_how_far_how_fast_and_how_long() -> None:
     ranks[0].done = ranks[1].done = 0.001
     assert progress_line(ranks).endswith(" · 2.8 h left")
     assert progress_line([Progress(0)]) == "  0% · 0 documents · 0 tokens"
+
+
+def test_what_is_done_moves_on_with_every_text_and_not_only_with_shards(texts: Path, tmp_path: Path) -> None:
+    from clearhead.models import load as load_model
+
+    model = load_model("builtin")
+    seen: list[tuple[float, int, int]] = []
+    ahead = iter(range(1_000_000))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            "clearhead.survey.running.time.time", lambda: float(next(ahead))
+        )  # so that every text is told of
+        few = Corpus([texts / f"{n:03d}.txt" for n in range(12)])
+        survey(
+            model, few, tmp_path / "out", Options(length=64, shard_documents=6),
+            report=lambda ranks: seen.append((ranks[0].done, ranks[0].documents, ranks[0].tokens)),
+        )  # fmt: skip
+    done = [share for share, _, _ in seen]
+    assert done == sorted(done)
+    assert len(set(done)) > 10  # and there are two shards
+    assert [documents for _, documents, _ in seen] == sorted(documents for _, documents, _ in seen)
+    assert seen[-1][:2] == (1.0, 11)
+    total = seen[-1][2]
+    assert all(abs(share - tokens / total) < 0.15 for share, _, tokens in seen)
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,17 +78,29 @@ def survey(
     texts = Corpus(corpus, field=field, largest=largest)
     line = _Line() if first and sys.stderr.isatty() else None
     loaded = load(model, progress=print if first else None)
+    before = signal.signal(signal.SIGTERM, _ended)
     try:
         found = run(loaded, texts, out, options, report=line)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, _Ended) as end:
         if first:
             print(f"\nstopped; the same command goes on where {out} was left", file=sys.stderr)
+        if isinstance(end, _Ended):
+            raise SystemExit(128 + signal.SIGTERM) from None
         raise
     finally:
+        signal.signal(signal.SIGTERM, before)
         if line is not None:
             line.end()
     if found is not None:
         _show(found)
+
+
+class _Ended(BaseException):
+    """SIGTERM: a scheduler, or torchrun when another rank has died."""
+
+
+def _ended(*_: object) -> None:
+    raise _Ended
 
 
 class _Line:
@@ -168,6 +181,13 @@ def _show(found: Survey) -> None:
         if earned > BEST:
             table.add_row("", f"and {earned - BEST} more", "", "", "", "labelled")
     _console().print(table)  # type: ignore[attr-defined]
+    if roles:
+        print(
+            "score: mean over documents, ± its standard error; uniform: what uniform attention scores there; "
+            "labelled: well above it"
+        )
+        if told["documents"] < 2:
+            print("± is missing: how much documents differ takes two of them to say")
     print(f"wrote {found.folder}; to see it in the browser: clearhead view {shlex.quote(str(found.folder))}")
 
 
@@ -189,7 +209,12 @@ def _compare(base: Path, other: Path) -> None:
         before, after = (row[name] or "·" for name in ("base_role", "other_role"))
         role = before if before == after else f"{before} → {after}"
         table.add_row(f"L{row['layer']}H{row['head']}", row["observable"], *numbers, _number(row["z"], 1), role)
-    print(f"base  {surveys[0]!r} in {base}\nother {surveys[1]!r} in {other}\n")
+    for name, found in zip(("base ", "other"), surveys, strict=True):
+        told = found.summary
+        print(
+            f"{name} {found.folder}: {found.manifest['model']}, {told['documents']:,} documents, {told['tokens']:,} tokens"
+        )
+    print()
     _console().print(table)  # type: ignore[attr-defined]
     if len(rows) > SHOWN:
         print(f"… and {len(rows) - SHOWN} smaller differences; clearhead.survey.compare gives all")

@@ -83,8 +83,8 @@ def wanted(names: Sequence[str], pack: Pack) -> Observables:
 class Measured:
     """Everything measured on the documents of one shard."""
 
-    def __init__(self, names: Sequence[str], documents: int, length: int, examples: int) -> None:
-        self.names, self.documents, self.length, self.kept = tuple(names), documents, length, examples
+    def __init__(self, names: Sequence[str], documents: int, length: int) -> None:
+        self.names, self.documents, self.length = tuple(names), documents, length
         self.heads: list[tuple[int, int]] = []
         self.tokens = 0
         self.columns: dict[int, int] = {}  # of token ids
@@ -214,8 +214,8 @@ class Measured:
                 held[piece.document] = np.where(better, new, held[piece.document])
 
     def strongest(self) -> list[list[int]]:
-        """For every head the documents of its strongest looks, the strongest first; of equal ones the earlier document."""
-        order = np.argsort(-self.best, axis=0, kind="stable")[: self.kept]
+        """For every head its documents by their strongest looks, the strongest first; of equal ones the earlier document."""
+        order = np.argsort(-self.best, axis=0, kind="stable")
         return [[int(d) for d in order[:, n] if self.best[d, n] >= 0] for n in range(len(self.heads))]
 
     def arrays(self) -> dict[str, NDArray[Any]]:

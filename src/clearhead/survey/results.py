@@ -255,6 +255,7 @@ def compare(base: Survey, other: Survey) -> list[Row]:
 
     Rows: layer, head, observable, base, other, difference, standard_error (over documents, those of the two surveys taken as
     independent), z = difference / standard_error, and the roles in both. NaN where fewer than two documents showed anything.
+    What a token receives is 1 on average whatever a head does, so `received` is not among them.
 
     Raises `InputError` for surveys whose models have other heads.
     """
@@ -269,7 +270,7 @@ def compare(base: Survey, other: Survey) -> list[Row]:
     for mine in base.table("observables"):
         at = (mine["layer"], mine["head"])
         found = theirs.get((*at, mine["observable"]))
-        if found is None:
+        if found is None or mine["observable"] == "received":
             continue
         difference = found["document_mean"] - mine["document_mean"]
         error = math.hypot(mine["document_error"], found["document_error"])

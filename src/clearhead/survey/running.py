@@ -236,7 +236,7 @@ def _work(
         if mine and number >= done and not state.shard_path(folder, number).is_file():
             if progress.since is None:
                 progress.since, progress.begun = progress.done, time.time()
-            _measure(model, documents, number, options, folder, progress, tell)
+            _measure(model, documents, number, options, folder, progress, tell)  # moves on what is done, text by text
             _give_back()
         progress.done = documents[-1].done
         if mine:
@@ -264,7 +264,7 @@ def _measure(
     tell: Callable[[], None],
 ) -> None:
     """One shard, from its documents to its file."""
-    measured = Measured(options.observables, len(documents), options.length, options.examples)
+    measured = Measured(options.observables, len(documents), options.length)
     bad: list[dict[str, Any]] = []
     pieces: list[Piece] = []
     for n, document in enumerate(documents):
@@ -275,17 +275,20 @@ def _measure(
             pieces += cut(n, ids, model.before, model.after, options.length)
         except (Bad, OSError) as error:
             bad.append({"number": document.number, "name": document.name, "reason": str(error)})
-    first = 0
+    first, read, begun, good = 0, 0, progress.done, progress.documents
+    all_tokens = sum(len(piece.ids) for piece in pieces)
     for pack in packs(pieces, options.length, together=options.pack):
         measured.add(_seen(model, pack, options.observables), pack, range(first, first + len(pack.pieces)))
         first += len(pack.pieces)
+        read += len(pack.ids)
         progress.tokens += len(pack.ids)
+        progress.documents = good + len({piece.document for piece in pieces[:first]})
+        progress.done = begun + (documents[-1].done - begun) * read / all_tokens
         tell()
-    progress.documents += len(documents) - len(bad)
     notes = {
         "documents": len(documents) - len(bad),
         "bad": bad,
-        "examples": _examples(model, measured, pieces, documents),
+        "examples": _examples(model, measured, pieces, documents, options.examples),
     }
     state.save(state.shard_path(folder, number), measured.arrays(), notes)
 
@@ -313,9 +316,9 @@ def _seen(model: Model, pack: Pack, names: Sequence[str]) -> clearhead.Trace:
 
 
 def _examples(
-    model: Model, measured: Measured, pieces: list[Piece], documents: list[Document]
+    model: Model, measured: Measured, pieces: list[Piece], documents: list[Document], kept: int
 ) -> list[list[dict[str, Any]]]:
-    """The strongest looks of every head, with their text."""
+    """The strongest looks of every head, with their text; none twice, as documents that begin alike would have it."""
     if not measured.heads:
         return []
     shown: dict[int, list[str]] = {}
@@ -328,11 +331,18 @@ def _examples(
 
     found = []
     for n, best in enumerate(measured.strongest()):
-        of_head = []
+        of_head: list[dict[str, Any]] = []
+        known: set[Any] = set()
         for d in best:
+            if len(of_head) == kept:
+                break
             piece = int(measured.best_piece[d, n])
             query, key = int(measured.best_query[d, n]), int(measured.best_key[d, n])
             first = pieces[piece].first - len(model.before)
+            around_both = around(piece, query), around(piece, key)
+            if around_both in known:
+                continue
+            known.add(around_both)
             of_head.append(
                 {
                     "document": documents[d].number,
@@ -340,8 +350,8 @@ def _examples(
                     "weight": float(measured.best[d, n]),
                     "query": first + query,
                     "key": first + key,
-                    "query_context": around(piece, query),
-                    "key_context": around(piece, key),
+                    "query_context": around_both[0],
+                    "key_context": around_both[1],
                 }
             )
         found.append(of_head)

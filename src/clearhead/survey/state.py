@@ -180,10 +180,16 @@ def fold(folder: Path, kept: int, least: int = 1) -> int:
 
 
 def _strongest(a: list[list[Any]], b: list[list[Any]], kept: int) -> list[list[Any]]:
-    """The strongest examples of every head; of equal ones the one of the earlier document."""
+    """The strongest examples of every head; of equal ones the one of the earlier document, and no text twice."""
     if not a or not b:
         return a or b
-    return [sorted([*x, *y], key=lambda e: (-e["weight"], e["document"]))[:kept] for x, y in zip(a, b, strict=True)]
+    found = []
+    for x, y in zip(a, b, strict=True):
+        distinct: dict[Any, Any] = {}
+        for one in sorted([*x, *y], key=lambda e: (-e["weight"], e["document"])):
+            distinct.setdefault((*one["query_context"], *one["key_context"]), one)
+        found.append(list(distinct.values())[:kept])
+    return found
 
 
 def add(a: Arrays, b: Arrays) -> Arrays:

@@ -36,7 +36,7 @@ try:
     from starlette.routing import Route
 except ImportError as missing:
     raise InputError(
-        f"the viewer's server needs {missing.name}: pip install 'clearhead[view]'; clearhead export writes one file instead"
+        f"the viewer's server needs {missing.name}: pip install 'clearhead[view]'; a trace can be exported as one file instead"
     ) from missing
 
 PAGE = Path(__file__).parent / "page"

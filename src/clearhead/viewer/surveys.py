@@ -239,7 +239,6 @@ def _differences(surveys: Surveys, p: Mapping[str, str]) -> Answer:
     rows = [
         [str(Head(row["layer"], row["head"])), row["observable"], *(number(row[name]) for name in columns)]
         for row in compare(one.survey, other.survey)
-        if row["observable"] != "received"
     ]
     roles = [
         [str(head), one.labels[head], other.labels[head]]

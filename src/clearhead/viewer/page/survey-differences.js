@@ -35,6 +35,7 @@ export function differencesView(app) {
   const aside = el("aside", { "aria-label": "The chosen head in both surveys" });
   const numbers = (/** @type {string[]} */ titles) => titles.map((title) => ({ title, number: true, show: (/** @type {number | null} */ x) => (title === "z" ? sure(x) : fixed(x, 3)) }));
   const columns = [{ title: "head" }, { title: "observable" }, ...numbers(["here", "there", "change", "± error", "z"])];
+  const few = columns.filter(({ title: said }) => said !== "± error");
   const named = (/** @type {any[]} */ row) => [row[0], observables.find(([key]) => key === row[1])?.[1] ?? row[1], ...row.slice(2)];
   const all = folded("All differences as a table", () => ({
     name: "differences", caption: "z is the change divided by its standard error; the surest first", columns,
@@ -77,6 +78,8 @@ export function differencesView(app) {
     const size = (/** @type {any[] | undefined} */ row) => (row === undefined ? null : by() ? row[4] : row[6]);
     const sizes = [...found.values()].map((row) => Math.abs(size(row) ?? 0)).filter(Number.isFinite);
     const top = Math.max(...sizes, 1e-9);
+    // One head's z may be a thousand times all others'.
+    const share = (/** @type {number} */ x) => (by() ? x / top : (Math.sign(x) * Math.log1p(Math.min(Math.abs(x), top))) / Math.log1p(top));
     const ramp = app.diverging;
     const wide = Math.max(...doc.heads.map(({ index }) => index)) + 1;
     grid.style.setProperty("--columns", String(wide));
@@ -86,16 +89,16 @@ export function differencesView(app) {
       const row = found.get(head), x = size(row);
       const what = !row ? "not measured" : by() ? `changed by ${fixed(row[4], 4)}` : `${named(row)[1]} changed by ${fixed(row[4], 4)}, z ${sure(row[6])}`;
       return el("div", { role: "option", class: "thumb", "data-head": head, "aria-label": `${head}, ${what}`, title: `${head}: ${what}`,
-        style: { background: css(ramp, x === null ? 0.5 : 0.5 + Math.max(-0.5, Math.min(0.5, x / top / 2))) } });
+        style: { background: css(ramp, x === null ? 0.5 : 0.5 + Math.max(-0.5, Math.min(0.5, share(x) / 2))) } });
     })]);
     grid.replaceChildren(el("b"), ...Array.from({ length: wide }, (_, h) => el("b", { class: "top", text: `H${h}`, "aria-hidden": "true" })), ...cells);
     const bar = el("span", { class: "ramp", role: "img", "aria-label": `From −${mark(top)} to ${mark(top)}` });
     bar.style.background = `linear-gradient(90deg, ${Array.from({ length: 13 }, (_, n) => css(ramp, n / 12)).join(",")})`;
     legend.replaceChildren(el("p", { class: "scale" }, el("span", { text: `−${mark(top)}` }), bar, el("span", { text: `+${mark(top)}` })),
-      el("p", { class: "soft", text: by() ? `${named(["", by()])[1]}: ${there} minus ${app.traces[app.trace].name}, means over documents` : `z, the change divided by its standard error, of what changed most surely: with ${counted(rows.length)} numbers some z of 3 or 4 come by chance` }));
+      el("p", { class: "soft", text: by() ? `${named(["", by()])[1]}: ${there} minus ${app.traces[app.trace].name}, means over documents` : `z, the change divided by its standard error, of what changed most surely, on a logarithmic scale; with ${counted(rows.length)} numbers some z of 3 or 4 come by chance` }));
     const such = rows.filter((row) => !by() || row[1] === by());
-    const some = such.slice(0, SUREST).map(named);
-    list.replaceChildren(table({ name: "", caption: `The ${some.length} surest of ${counted(such.length)} changes; a change is there minus here`, columns, rows: some, pick: ([head]) => app.go({ head }), picks: ([head, what]) => `${head}, ${what}: show ${head}` }));
+    const some = such.slice(0, SUREST).map((row) => named(row).filter((_, n) => n !== 5));
+    list.replaceChildren(table({ name: "", caption: `The ${some.length} surest of ${counted(such.length)} changes; a change is there minus here`, columns: few, rows: some, pick: ([head]) => app.go({ head }), picks: ([head, what]) => `${head}, ${what}: show ${head}` }));
     turned.replaceChildren(roles.length
       ? table({ name: "", caption: "Heads of another role", columns: [{ title: "head" }, { title: "here" }, { title: "there" }], rows: roles.map(([head, one, other]) => [head, one ?? "none", other ?? "none"]), pick: ([head]) => app.go({ head }), picks: ([head]) => `Show ${head}` })
       : el("p", { class: "soft", text: "Every head has the same role in both." }));

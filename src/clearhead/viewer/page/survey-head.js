@@ -52,7 +52,7 @@ export function surveyHeadView(app) {
 
   /** @param {any[]} examples */
   const looks = (examples) => part("Its strongest looks",
-    "One a document, at anything but the text's first token. Framed: the token that looks; filled: the one it looks at. ↵ is a line's end.",
+    "One a document and no text twice, at anything but the text's first token. Framed: the token that looks; filled: the one it looks at. ↵ is a line's end.",
     examples.length ? el("ol", { class: "looks" }, ...examples.map((x) => el("li", {},
       el("p", { class: "look" }, el("b", { text: percent(x.weight) }), el("span", { class: "soft", text: `${x.name}, token ${counted(x.query)} → ${x.query === x.key ? "itself" : `${counted(x.key)}, ${counted(Math.abs(x.query - x.key))} ${x.key < x.query ? "back" : "ahead"}`}` })),
       ...excerpts(x))))

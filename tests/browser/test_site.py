@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from reading import AXE, MARKS, RUN_AXE
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -47,7 +48,25 @@ def test_no_page_names_a_file_that_lies_elsewhere(site):
         assert not fetched, f"{page.name} fetches {fetched}"
 
 
-@pytest.mark.browser
+def in_chromium(test):
+    """For tests that need the browser; the others of this file do not."""
+    for mark in MARKS:
+        test = mark(test)
+    return test
+
+
+@in_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("page", ["index.html", "how-to/observe.html", "reference/library/observing.html"])
+def test_axe_finds_no_serious_violation(site, chrome, page, scheme):
+    chrome.open((site / page).as_uri(), scheme=scheme)
+    chrome.run(f"{AXE};0")
+    found = chrome.run(RUN_AXE)
+    # The theme makes wide code reachable by keyboard where there is a pointer that hovers; a headless browser has none.
+    assert [each for each in found if each[0] != "scrollable-region-focusable"] == []
+
+
+@in_chromium
 @pytest.mark.parametrize("width", [1280, 400])
 def test_it_opens_from_disk_is_searched_and_fetches_nothing(site, chrome, width):
     chrome.send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)

@@ -321,7 +321,9 @@ def test_two_traces_are_compared_head_by_head(opened, shown, server):
 
 
 def test_texts_of_other_lengths_are_compared_on_the_tokens_they_share(opened):
-    one, other = (kept_shown(T=T, pieces=[f"·{n}" for n in range(T)], seed=T, layers=5, heads=2) for T in (40, 50))
+    one, other = (
+        kept_shown(T=T, pieces=[f"·{n}" for n in range(T)], seed=T, layers=5, heads=2, model="") for T in (40, 50)
+    )
     for side in (one, other):
         side.trace.token_ids = [*range(10, 40), *range(100, 100 + len(side.pieces) - 30)]
     found = one.trace.compare(other.trace)

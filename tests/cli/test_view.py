@@ -15,6 +15,8 @@ import time
 import pytest
 from test_look import in_process
 
+from clearhead.errors import InputError
+
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
@@ -187,3 +189,13 @@ def test_every_sample_of_a_batch_is_shown_by_itself(tmp_path):
     Trace().save(tmp_path / "empty.trace")
     with pytest.raises(ValueError, match="nothing was observed in this trace"):
         read([tmp_path / "empty.trace"])
+
+
+def test_look_says_before_any_work_that_the_browser_cannot_be_served(monkeypatch):
+    from clearhead.cli.outputs import Outputs
+
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "clearhead.viewer.server", raising=False)
+    Outputs(None, None, None, opened=False, most=20.0).check()
+    with pytest.raises(InputError, match=r"the viewer's server needs uvicorn: pip install 'clearhead\[view\]'"):
+        Outputs(None, None, None, opened=True, most=20.0).check()

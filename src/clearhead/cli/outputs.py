@@ -27,7 +27,9 @@ class Outputs:
     most: float  # megabytes of a page
 
     def check(self) -> None:
-        """Raise `InputError` for what could not be written, before any work is done."""
+        """Raise `InputError` for what could not be written or shown, before any work is done."""
+        if self.opened:
+            import clearhead.viewer.server  # noqa: F401  (says what it lacks)
         for option, path in (("--html", self.html), ("--png", self.png), ("--save", self.save)):
             if path is not None:
                 check_writable(option, path)

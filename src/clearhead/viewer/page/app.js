@@ -34,7 +34,7 @@ const TRACES = {
   facts(/** @type {Doc} */ doc) {
     const T = doc.tokens.length;
     return [
-      ["model", doc.model || doc.name],
+      [doc.model ? "model" : "trace", doc.model || doc.name],
       ["layers × heads", `${doc.layers.length} × ${Math.round(doc.heads.length / Math.max(1, doc.layers.length))}`],
       ["tokens", T > doc.prompt ? `${doc.prompt} + ${T - doc.prompt} written` : String(T)],
       ["all T×T weights", size(doc.bytes.pattern)],

@@ -1,8 +1,8 @@
 """What watching a real model costs: `python benchmarks/watching.py [MODEL] [TOKENS …]`.
 
 Rounds of each kind in turn, and the medians of their times; MODEL is any name that `clearhead look --model` takes, "smollm2" by
-default; "eager" is measured up to 1,024 tokens. Memory is the peak of a process that reads twice and watches both times, less
-that of one that reads twice plainly: the allocator's own growth from one reading to the next is then in both.
+default; "eager" is measured up to 1,024 tokens. Memory is the peak of a process that watches one reading, less that of one
+that reads plainly.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ def passage(model: Model, tokens: int) -> list[int]:
 
 
 def peak(kind: str, name: str, tokens: int) -> None:
-    """Print the peak memory of this process, in MB, after reading twice."""
+    """Print the peak memory of this process, in MB, after one reading."""
     model = load(name)
     ids = passage(model, tokens)
-    for _ in range(2):
-        with watch(model.network) if kind == "watched" else nullcontext():
-            model.read(ids)
+    with watch(model.network) if kind == "watched" else nullcontext():
+        model.read(ids)
     status = Path("/proc/self/status").read_text()  # of this program alone; getrusage counts whoever started it too
     print(int(status.partition("VmHWM:")[2].split()[0]) // 1000)
 

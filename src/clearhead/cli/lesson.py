@@ -11,6 +11,8 @@ from clearhead.cli.files import check_writable, columns, write_whole
 from clearhead.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.status import Status
+
     from clearhead.lesson import Book
 
 
@@ -72,15 +74,26 @@ def lesson(
     elif html is not None:
         from clearhead.lesson.page import page
 
-        write_whole("--html", html, page(book.settings).encode("utf-8"))
+        with _waiting("computing every number of the page, and what each rung costs here"):
+            whole = page(book.settings)
+        write_whole("--html", html, whole.encode("utf-8"))
         print(f"wrote {html}")
     elif notebook is not None:
         from clearhead.lesson.notebook import notebook as as_notebook
 
-        write_whole("--notebook", notebook, as_notebook(book.pages()).encode("utf-8"))
+        with _waiting("computing every number of the notebook"):
+            whole = as_notebook(book.pages())
+        write_whole("--notebook", notebook, whole.encode("utf-8"))
         print(f"wrote {notebook}")
     else:
         _show(book, rung, everything)
+
+
+def _waiting(what: str) -> Status:
+    """Says what takes so long, where somebody sees it, and is gone afterwards."""
+    from rich.console import Console
+
+    return Console(stderr=True).status(what)
 
 
 def _show(book: Book, rung: str | None, everything: bool) -> None:

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 import watch_architectures as made
 from clearhead import Observables, attention, tracefile, watch
 from clearhead.errors import InputError
-from clearhead.roles import ROLES, roles
+from clearhead.roles import ROLES, looked_up, roles
 from clearhead.trace import Call, Head, Trace
 from watch_cases import Decoder
 
@@ -75,6 +75,25 @@ def test_the_table_has_a_row_a_head_with_means_and_roles():
     frame = trace.to_pandas()
     assert list(frame.index) == [row["head"] for row in rows]
     assert frame.loc["L1H1", "entropy"] == rows[5]["entropy"]
+
+
+@pytest.mark.parametrize("batch", [2, -1])
+def test_a_sample_that_is_not_there_is_said_with_how_many_there_are(batch):
+    trace = watched([[5, 6, 7], [5, 6, 7]], keep="qk")
+    everything = slice(None)
+    for ask in (
+        lambda: trace.table(batch=batch),
+        lambda: trace.to_pandas(batch=batch),
+        lambda: trace.top(1, batch=batch),
+        lambda: trace.groups(batch=batch),
+        lambda: trace.compare(trace, batch=batch),
+        lambda: trace.crop("L0H0", everything, everything, batch=batch),
+        lambda: trace.rollout(1, batch=batch),
+        lambda: roles(trace, sample=batch),
+        lambda: looked_up(trace, range(1, 2), sample=batch),
+    ):
+        with pytest.raises(InputError, match=rf"batch {batch}: the run has 2 texts in a batch, 0 to 1"):
+            ask()
 
 
 def test_xarray_names_every_dimension():

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from clearhead.errors import ArgumentError, message
 from clearhead.observables import Observables, Observation
-from clearhead.trace import Head, Trace
+from clearhead.trace import Head, Trace, check_sample
 from clearhead.watch import watch
 
 __all__ = ["ROLES", "Calibrated", "Retrieval", "RoleScore", "calibrate", "label", "looked_up", "retrieval", "roles"]
@@ -155,6 +155,7 @@ def roles(trace: Trace, *, sample: int = 0) -> dict[Head, list[RoleScore]]:
     out otherwise; cross-attention, whose keys are another stream's, can only be broad. A role that no query can show (no
     repeated token) scores NaN and is never labelled. Of a trace of several texts the first is taken: see `Trace.runs`.
     """
+    check_sample(trace, sample)
     found: dict[Head, list[RoleScore]] = {}
     for call in trace.calls:
         if call.run != trace.calls[0].run:
@@ -224,6 +225,7 @@ def looked_up(trace: Trace, written: range, *, sample: int = 0) -> dict[Head, li
 
     Raises `ArgumentError` where token ids are not known, or nothing was written. Of several texts the first is taken.
     """
+    check_sample(trace, sample)
     found: dict[Head, list[int]] = {}
     for call in trace.calls:
         ids = call.key_ids

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.trace import Call, Head, Trace
+from clearhead.trace import Call, Head, Trace, check_sample
 
 if TYPE_CHECKING:
     import pandas
@@ -24,6 +24,7 @@ def table(trace: Trace, *, batch: int = 0) -> list[dict[str, Any]]:
     """A row a head: address, module, the role it earns on this text with its score and null, and means over the queries."""
     from clearhead.roles import label, roles
 
+    check_sample(trace, batch)
     scores = roles(trace, sample=batch)
     rows = []
     for call in trace.calls:
@@ -63,6 +64,7 @@ def top(trace: Trace, token: int, *, k: int = 3, batch: int = 0) -> dict[Head, l
 
     Raises `InputError` for a token that is not there.
     """
+    check_sample(trace, batch)
     found: dict[Head, list[Looked]] = {}
     for call in trace.calls:
         seen = call.observation
@@ -91,6 +93,7 @@ def _names(trace: Trace, call: Call, batch: int) -> list[str]:
 
 def groups(trace: Trace, *, queries: slice | Sequence[int] = slice(None), batch: int = 0) -> dict[Head, list[float]]:
     """Mean weight on every group of keys over some queries, a list a head; `Observables(key_groups=…)` measures it."""
+    check_sample(trace, batch)
     found: dict[Head, list[float]] = {}
     for call in trace.calls:
         rows = call.observation.group_weight[batch]  # (Hq, Tq, G)
@@ -142,6 +145,8 @@ def compare(one: Trace, other: Trace, *, batch: int = 0) -> Comparison:
 
     Raises `InputError` where the runs have no head, no length or no token in common.
     """
+    for side in (one, other):
+        check_sample(side, batch)
     pairs = [
         (call, match)
         for call in one.calls

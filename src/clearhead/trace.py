@@ -173,6 +173,13 @@ def _span(tokens: Tokens | None, first: int, count: int) -> Tensor | None:
     return tokens.ids[:, first : first + count]
 
 
+def check_sample(trace: Trace, batch: int) -> None:
+    """Raise `InputError` for a sample of the batch that there is none of."""
+    count = min((call.observed.shape[0] for call in trace.calls), default=1)
+    if not 0 <= batch < count:
+        raise InputError(f"batch {batch}: the run has {count} texts in a batch, 0 to {count - 1}")
+
+
 class Trace:
     """The observations of all attention calls, in the order their layers were first met.
 
@@ -300,6 +307,7 @@ class Trace:
 
     def pattern(self, head: Head | str, *, batch: int = 0) -> Pattern:
         """One head's weights, never formed: any part of them can be asked for. Raises `InputError` where they were not kept."""
+        check_sample(self, batch)
         head = self.check(Head.parse(head) if isinstance(head, str) else head)
         call = self.call(head.layer)
         pattern = call.pattern
@@ -328,6 +336,7 @@ class Trace:
         """
         from clearhead.rollout import rollout
 
+        check_sample(self, batch)
         own = [call for call in self.calls if call.run == self.calls[0].run and not call.crosses]
         patterns = [call.pattern for call in own]
         kept = [pattern for pattern in patterns if pattern is not None]

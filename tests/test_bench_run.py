@@ -168,10 +168,10 @@ def test_who_cannot_run_is_skipped_with_the_reason_and_the_others_go_on():
     assert found["cannot"] == Row("cannot", "skipped", "has not got it")
     assert found["breaks"] == Row("breaks", "skipped", "RuntimeError: no such luck")
     assert found["slow to start"].reason == "takes seconds to compile: not in a quick run"
-    assert "  cannot             skipped: has not got it" in result_lines(result, MACHINE)
+    assert "  cannot          skipped: has not got it" in result_lines(result, MACHINE)
     told = set()
     first, second = (result_lines(result, MACHINE, told) for _ in range(2))
-    assert "  cannot             skipped: has not got it" in first
+    assert "  cannot          skipped: has not got it" in first
     assert not any("skipped" in line for line in second)  # said once in a run
     assert [line for line in first if "skipped" not in line] == second
 
@@ -209,13 +209,16 @@ def test_lines_name_units():
     assert lines[0] == "observe float32 D=8 T=20 H=2   (5 rounds, not 21: the case is slow)"
     assert "1000.000 ms" in lines[1]
     assert "GFLOP/s" in lines[1]
-    assert lines[2].endswith("0.50 (0.50-0.50) × SDPA's speed")
-    assert lines[3].endswith("0.33 (0.33-0.33) × SDPA's speed, 1.50 (1.50-1.50) × the time of not observing")
+    assert lines[2].endswith("0.50 (0.50-0.50) ×")
+    assert lines[3].partition("\n")[0].endswith("0.33 (0.33-0.33) ×")
+    assert lines[3].endswith("1.50 (1.50-1.50) × the time of not observing")
+    assert max(len(part) for line in lines for part in line.splitlines()) <= 80
     decode = Case("decode", torch.float16, 20, 4, 8, Hk=2, sees="all")
     assert "GB/s" in result_lines(measured(decode), MACHINE)[1]
     assert machine_lines(MACHINE) == [
         "a CPU, 2 of 4 cores, AVX2",
         "limits measured here: arithmetic 100 GFLOP/s float32 (one thread 50), reading memory 20.0 GB/s (one thread 10.0)",
+        "each line: median time, useful work a second, % of the limit, × SDPA's speed (and its range)",
     ]
 
 

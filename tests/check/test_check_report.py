@@ -191,6 +191,19 @@ def test_every_choice_is_named_once_and_has_words():
             )
 
 
+def test_numbers_that_are_none_are_not_said_to_be_far_away(tmp_path):
+    path = tmp_path / "flipped.py"
+    path.write_text(
+        "import torch\ndef flipped(q, k, v):\n    tril = torch.tril(torch.ones(q.shape[-2], q.shape[-2]))\n"
+        "    s = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(tril == 1, float('-inf'))\n    return s.softmax(-1) @ v\n"
+    )
+    report = check(f"{path}:flipped")
+    said = "are not what is right in shape, or not numbers (NaN) in places, "
+    assert said in " ".join(str(report).split())
+    assert f"Your numbers {said}" in report.html()
+    assert report.finding("values").said.endswith("NaN or infinity in it")
+
+
 def test_lines_keep_to_the_width_that_there_is(report):
     from clearhead.check.show import as_text
 

@@ -69,6 +69,7 @@ def test_look_prints_what_ran_every_head_and_the_text(clearhead):
     assert code == 0
     assert "through 4 layers, 24 heads" in out
     assert "all T×T weights would take" in out
+    assert "\nscore: how much of its role, beside what uniform attention has; · no clear role; entropy in nats\n" in out
     for head in ("L0H0", "L3H5"):
         assert head in out
     assert "The cat sat. The cat sat." in out

@@ -16,6 +16,7 @@ def machine_lines(machine: Machine) -> list[str]:
         f"{m.cpu}, {m.threads} of {m.cores} cores, {m.vectors}",
         f"limits measured here: arithmetic {m.fma_gflops:.0f} GFLOP/s float32 (one thread {m.fma_gflops_one:.0f}), "
         f"reading memory {m.read_gbs:.1f} GB/s (one thread {m.read_gbs_one:.1f})",
+        "each line: median time, useful work a second, % of the limit, × SDPA's speed (and its range)",
     ]
 
 
@@ -50,15 +51,15 @@ def result_lines(result: Result, machine: Machine, told: set[tuple[str, str]] | 
 def _row(row: Row, machine: Machine) -> str:
     share = limit_percent(row, machine)
     if row.ms is None or share is None:
-        return f"{row.candidate:<18} skipped: {row.reason}"
-    speed = f"{row.gflops:8.1f} GFLOP/s" if row.gbs is None else f"{row.gbs:8.1f} GB/s   "
-    line = f"{row.candidate:<18} {row.ms.median:10.3f} ms {speed} {share:6.1f} % of limit"
+        return f"{row.candidate:<15} skipped: {row.reason}"
+    speed = f"{row.gflops:7.1f} GFLOP/s" if row.gbs is None else f"{row.gbs:7.1f} GB/s   "
+    line = f"{row.candidate:<15} {row.ms.median:9.3f} ms {speed} {share:5.1f} %"
     if row.status == "differs":
-        return f"{line}   not compared: {row.reason}"
+        return f"{line}  not compared: {row.reason}"
     if row.ratio is not None:
-        line += f"   {_spread(row.ratio)} × SDPA's speed"
+        line += f"  {_spread(row.ratio)} ×"
     if row.cost is not None:
-        line += f", {_spread(row.cost)} × the time of not observing"
+        line += f"\n{'':17} {_spread(row.cost)} × the time of not observing"
     return line
 
 

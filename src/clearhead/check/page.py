@@ -57,8 +57,7 @@ def _diagnosis(found: tuple[Explanation, ...]) -> str:
                 made.append(f"<dt>could read</dt><dd><pre>{_t(mistake.change)}</pre></dd>")
         made.append("</dl>")
     if first.error_truth:
-        near = f"{first.error_truth:.2g} from what is right, and {first.error_here:.1g} from this formula"
-        made.append(f'<p class="soft">Your numbers are {near}.</p>')
+        made.append(f'<p class="soft">Your numbers are {_t(first.distances)}.</p>')
     for other in found[1:4]:
         made.append(f'<p class="soft">The same numbers come of: {_t(" and ".join(m.said for m in other.mistakes))}</p>')
     return "".join(made) + "</section>"

@@ -61,6 +61,14 @@ class Explanation:
         """The mistakes by name."""
         return tuple(mistake.id for mistake in self.mistakes)
 
+    @property
+    def distances(self) -> str:
+        """How far the candidate's numbers are from what is right and from this formula, in words."""
+        far = f"{self.error_truth:.2g} from what is right"
+        if self.error_truth == float("inf"):
+            far = "not what is right in shape, or not numbers (NaN) in places"
+        return f"{far}, {self.error_here:.1g} from this formula"
+
 
 @dataclass(frozen=True)
 class Picture:

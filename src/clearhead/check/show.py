@@ -72,12 +72,7 @@ def _explained(found: Explanation, width: int) -> list[str]:
             if mistake.change:
                 lines += [f"{'could read':14}{_printable(mistake.change)}"]
     if found.error_truth:
-        far = f"{found.error_truth:.2g} from what is right"
-        if found.error_truth == float("inf"):
-            far = "not what is right in shape, or not numbers (NaN) in places"
-        lines += _wrapped(
-            f"your numbers are {far}, {found.error_here:.1g} from this formula", f"{'how sure':14}", width
-        )
+        lines += _wrapped(f"your numbers are {found.distances}", f"{'how sure':14}", width)
     return lines
 
 

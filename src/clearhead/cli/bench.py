@@ -29,7 +29,7 @@ def bench(
 
     Candidates take turns in one process. A line shows the median time, useful GFLOP/s (decoding: GB/s
     of keys and values), % of the machine's limit, and the speed as a multiple of that of PyTorch's
-    scaled_dot_product_attention (median; 10 % to 90 % of the rounds). Ctrl-C keeps what was measured.
+    scaled_dot_product_attention, SDPA for short (median; 10 % to 90 % of the rounds). Ctrl-C keeps what was measured.
 
     Examples:
 

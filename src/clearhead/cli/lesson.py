@@ -67,6 +67,11 @@ def lesson(
     book = Book(Settings(time=time, width=width, seed=seed, text=text))
     if rung is not None:
         book.check(rung)
+    if html is not None or notebook is not None:
+        import sys
+
+        if sys.stderr.isatty():
+            print("computing and measuring all pages, some ten seconds …", file=sys.stderr, flush=True)
     if opened:
         from clearhead.lesson.serve import serve
 

@@ -18,6 +18,7 @@ SCHEMA = 1
 LEAST = 0.002  # weights below are not shaded: the terminal's own ground, dark or light, says "next to nothing" best
 WHOLE = 400  # tokens of a text that is printed whole; of longer ones an excerpt is
 AROUND = 20  # tokens on each side of what is looked at, in an excerpt
+LEGEND = "score: how much of its role, beside what uniform attention has; · no clear role; entropy in nats"
 SHOWN = 3  # keys listed for the chosen token in the heads table
 
 
@@ -30,6 +31,7 @@ def report(view: View, head: Head, query: int, top_k: int) -> None:
         console.print(line, soft_wrap=True)
     console.print()
     console.print(_heads(view, query))
+    console.print(Text(LEGEND, "dim"), soft_wrap=True)
     console.print()
     console.print(_strongest(view, head, query, top_k), soft_wrap=True)
     console.print()
@@ -54,7 +56,8 @@ def what_ran(view: View) -> list[Text]:
             f": {tokens} through {len(view.trace.calls)} layers, {heads} heads, in {view.seconds * 1e3:.0f} ms",
         ),
         Text(
-            f"kept {_size(view.observed_bytes)} of measurements; all T×T weights would take {_size(view.pattern_bytes)}",
+            f"kept {_size(view.observed_bytes)} of measurements, O(T); "
+            f"all T×T weights would take {_size(view.pattern_bytes)}, O(T²)",
             "dim",
         ),
     ]

@@ -67,6 +67,12 @@ def test_a_small_file_says_what_it_lacks_and_shows_what_was_kept(from_disk, show
     assert len(rows) >= 1
 
 
+def test_a_file_without_a_heads_weights_does_not_say_that_it_looks_at_nothing(from_disk, shown):
+    chrome = from_disk(shown, "#view=text&head=L0H0&at=120", most=0.24)  # room for the maps alone
+    chrome.until("document.querySelector('.said').textContent.includes('is not known here; its weights were left out')")
+    assert "nothing" not in chrome.run("document.querySelector('.said').textContent")
+
+
 @pytest.mark.parametrize("view", ["overview", "head", "text", "rollout", "compare"])
 def test_hostile_tokens_are_text_in_a_file_too(from_disk, view):
     pieces = [HOSTILE[n % len(HOSTILE)] for n in range(40)]

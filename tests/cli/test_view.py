@@ -152,7 +152,10 @@ def test_export_writes_one_page_and_says_how_large(trace, clearhead, tmp_path):
         (("export", "nowhere.trace", "x.html"), "nowhere.trace: there is no such file"),
         (("export", "{trace}", "nowhere/x.html"), "OUT nowhere/x.html: there is no folder nowhere; make it first"),
         (("export", "{trace}", "x.html", "--head", "L9H9"), "head L9H9: no such head"),
-        (("export", "{trace}", "x.html", "--max-mb", "0.15"), "--max-mb: the maps and scores of 12 heads do not fit"),
+        (
+            ("export", "{trace}", "x.html", "--max-mb", "0.15"),
+            "--max-mb 0.15: the maps and scores of 12 heads do not fit",
+        ),
         (("look", "hello", "--save", "nowhere/x.trace"), "--save nowhere/x.trace: there is no folder nowhere"),
     ],
 )

@@ -139,7 +139,7 @@ def _asked(
     asked = ask(
         loaded(model), texts, question, write=write or ANSWERED, top_k=kept, cells=outputs.cells, keep=outputs.keep
     )
-    outputs.write(asked.view, None, -1)
+    outputs.write(asked.view, asked.readers(1)[0].head, -1)  # the head that says most of the answer comes first
     if as_json:
         import json
 

@@ -73,7 +73,7 @@ def single(shown: Shown, *, heads: Sequence[Head] = (), query: int | None = None
     if query is not None:
         facts["token"] = query
     packs, left = _packs(
-        shown, heads, most * MEGABYTE - len(script("file")) - len(style()) - len(Answer(facts).json()) - 4096
+        shown, heads, most * MEGABYTE - len(script("file")) - len(style()) - len(Answer(facts).json()) - 4096, most
     )
     facts["exact_heads"] = [name.removeprefix("exact ") for name in packs if name.startswith("exact ")]
     facts["left_out"] = left
@@ -85,7 +85,9 @@ def single(shown: Shown, *, heads: Sequence[Head] = (), query: int | None = None
     return TEMPLATE.format(policy=policy, style=style(), data=text, script=script("file"))
 
 
-def _packs(shown: Shown, first: Sequence[Head], room: int | float) -> tuple[dict[str, str], list[str]]:
+def _packs(
+    shown: Shown, first: Sequence[Head], room: int | float, most: int | float
+) -> tuple[dict[str, str], list[str]]:
     """What fits, by name, and what does not, in words."""
     left: list[str] = []
     packs = {"maps mean": _packed(shown.maps("mean"))}
@@ -99,8 +101,10 @@ def _packs(shown: Shown, first: Sequence[Head], room: int | float) -> tuple[dict
     packs["strips"] = strips
     room -= len(strips)
     if room < 0:
-        more = math.ceil(-room / MEGABYTE)
-        raise InputError(f"--max-mb: the maps and scores of {len(shown.heads)} heads do not fit; give {more} more")
+        enough = math.ceil(most - room / MEGABYTE)
+        raise InputError(
+            f"--max-mb {most:g}: the maps and scores of {len(shown.heads)} heads do not fit; {enough} is enough for them"
+        )
     largest = _packed(shown.maps("max"))
     if len(largest) < room / 8:
         packs["maps max"] = largest

@@ -99,10 +99,12 @@ export function textView(app) {
       const sum = at.reduce((total, [, , value]) => total + value, 0), given = back.reduce((total, [, , value]) => total + value, 0);
       const exact = to.facts.exact;
       said.textContent = `Token ${token} ${quoted(doc.tokens[token])} through ${heads()} looks most at ${at.slice(0, 3).map(([, piece, value]) => `${quoted(piece)} (${percent(value)})`).join(", ") || "nothing"}.`;
+      if (!exact && at.length === 0) said.textContent = `Token ${token} ${quoted(doc.tokens[token])}: what it looks at through ${heads()} is not known here; its weights were left out.`;
       const list = (/** @type {[number, string, number][]} */ rows, /** @type {string} */ caption) => table({
         name: "", caption, columns: [{ title: "token", show: quoted }, { title: "at", number: true }, { title: "weight", number: true, show: percent }],
         rows: rows.slice(0, 12).map(([n, piece, value]) => [piece, n, value]), pick: ([, n]) => app.go({ at: String(n), key: "" }), picks: ([piece, n]) => `${quoted(piece)}: go to token ${n}`,
       });
+      looks.hidden = looked.hidden = !exact && at.length === 0 && back.length === 0;
       looks.replaceChildren(list(at, exact ? `Looks at ${many(at.length, "token")}` : `Looks at: the ${at.length} keys kept, ${percent(sum)} of its weight`));
       looked.replaceChildren(list(back, exact ? `Looked at by ${many(back.length, "token")}, ${fixed(given)} received in all` : `Looked at by: ${back.length} tokens of which it is among the largest`));
       whole.again();

@@ -102,7 +102,7 @@ def test_clearhead_check_knows_an_exercise(capsys, monkeypatch, tmp_path) -> Non
     (tmp_path / "exercise8.py").write_text(filled(8, SOLUTIONS[8]), encoding="utf-8")
     code, out = run("check", "exercise8.py")
     assert code == 0
-    assert out.startswith("RIGHT")
+    assert out.startswith("RIGHT  library_kernel")
     assert out.rstrip().endswith("exercise 8 (library_kernel) is solved; 1 of 8 so far")
     assert run("lesson", "--reset") == (0, "forgot 1 solved exercise\n")
     (tmp_path / "exercise2.py").write_text(exercises.exercise(2), encoding="utf-8")

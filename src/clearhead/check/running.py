@@ -120,7 +120,7 @@ def _not_tested(reading: Reading, findings: list[Finding]) -> list[str]:
     for name, _, failed in reading.refusals:
         if name not in tested and not re.fullmatch(r"T=\d+", name):  # the check of lengths speaks of those
             said.append(
-                f"{name}: it {'says no' if failed.why == 'refused' else 'raises'} {failed.error or failed.said[:60]}"
+                f"{name}: it {'refuses with' if failed.why == 'refused' else 'raises'} {failed.error or failed.said[:60]}"
             )
     bench = reading.benches[0]
     sizes = bench.sizes(reading.base)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -101,6 +102,8 @@ def check(
     )
     if interactive:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    if exercise is not None:  # what was written, not what calls it
+        report = dataclasses.replace(report, candidate=exercises.function_of(exercise))
     if html is not None:
         write_whole("--html", html, report.html().encode("utf-8"))
     if as_json:

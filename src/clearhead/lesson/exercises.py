@@ -169,6 +169,15 @@ def candidate(number: int, path: Path) -> tuple[str, dict[str, Any]]:
     return f"{path}:{name}", dict(_OF[number].options)
 
 
+def function_of(number: int) -> str:
+    """The name of the function that an exercise asks for.
+
+    >>> function_of(4)
+    'single_head'
+    """
+    return ladder.RUNGS[number - 1].name
+
+
 def settle(number: int, report: Report) -> str:
     """Remember an exercise that its report finds right, and say so; what it still lacks otherwise."""
     step = ladder.RUNGS[number - 1]

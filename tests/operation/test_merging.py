@@ -149,3 +149,14 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         ArgumentError, match=r"^parts: expected part 1 to hold the queries of part 0, \(2, 4, 30\) from 0, got"
     ):
         join_keys([a, b])
+
+
+def test_parts_with_fewer_largest_keys_are_filled_up_with_none() -> None:
+    q, k, v = inputs("tiled", B=1)
+    few = observe(q[:, :, :20], k[:, :, :20], v[:, :, :20], mask=Causal(), observables=Observables(top_k=2, map=0))
+    many = observe(q[:, :, 20:], k, v, mask=Causal(), observables=Observables(top_k=4, map=0))
+    both = join_queries([few, many])
+    assert both.top_keys.shape == (1, 4, T, 4)
+    assert both.top_keys[:, :, :20, 2:].eq(-1).all()
+    assert both.top_weights[:, :, :20, 2:].eq(0).all()
+    assert torch.equal(both.top_keys[:, :, 20:], many.top_keys)

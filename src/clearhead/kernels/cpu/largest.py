@@ -16,6 +16,7 @@ from clearhead.kernels.cpu.vector import (
     count_bits,
     floats_at,
     ints_at,
+    lane_numbers,
     lanes_set,
     larger,
     load,
@@ -31,6 +32,8 @@ from clearhead.kernels.cpu.vector import (
 
 RUNS = BLOCK // RUN  # of a block
 LANE_BITS = 6  # a run and a lane are one number: run · 2^LANE_BITS + lane
+RUN_BITS = RUNS.bit_length() - 1  # RUNS = 2^RUN_BITS
+FULL = int32(2**31 - 1)  # the place of a lane that has more candidates than there is room
 USUAL = 3  # lanes that are written down of every run, without asking how many there are
 
 
@@ -87,41 +90,40 @@ def list_reached(c, watched, blocks, bound, reached):
 
 
 @compiled
-def add_candidates(c, watched, begin_, reached, listed, bounds, most, counts, found, keys):
+def add_candidates(c, watched, begin_, reached, listed, bounds, most, places, found, keys):
     """Every weight that reaches its lane's bound, in the order of the keys: found, keys [most][LANES].
 
-    Each weight of a run is written down over the one before, unless that one reached the bound. A lane that has no room left
-    is not continued.
+    `places` says where each lane's next goes. Each weight of a run is written down over the one before, unless that one reached
+    the bound. A lane that has no room left is marked FULL.
     """
-    w = weights(c, watched, 0)
-    for place in range(listed):
-        run, lane = int64(reached[place]) >> LANE_BITS, int64(reached[place]) & ((1 << LANE_BITS) - 1)
-        count, least = int64(counts[lane]), bits_of(bounds[lane])
-        if count + RUN > most:
-            counts[lane] = int32(most + 1)
+    w, last_place = weights(c, watched, 0), (most - RUN + 1) * LANES
+    for n in range(listed):
+        lane, run = int64(reached[n]) & ((1 << LANE_BITS) - 1), int64(reached[n]) >> LANE_BITS
+        place, least = int64(places[lane]), bits_of(bounds[lane])
+        if place >= last_place:
+            places[lane] = FULL
             continue
-        factor, slot = block_factor(watched, run // RUNS)[lane], count * LANES + lane
-        for n in range(run * RUN, run * RUN + RUN):
-            x = w[n * LANES + lane] * factor
-            found[slot], keys[slot] = x, int32(begin_ + n)
-            slot += LANES * int64(bits_of(x) >= least)
-            count += int64(bits_of(x) >= least)
-        counts[lane] = int32(count)
+        factor, row, key = block_factor(watched, run >> RUN_BITS)[lane], run * RUN * LANES + lane, begin_ + run * RUN
+        for m in range(RUN):
+            x = w[row + m * LANES] * factor
+            found[place], keys[place] = x, int32(key + m)
+            place += LANES * int64(bits_of(x) >= least)
+        places[lane] = int32(place)
 
 
 @compiled
-def sort_candidates(k, counts, found, keys, best, best_keys):
+def sort_candidates(k, most, places, found, keys, best, best_keys):
     """The k largest of every lane's candidates, largest first, equal ones in the order of their keys."""
     longest = int64(0)
     for lane in range(LANES):
-        longest = max(longest, int64(counts[lane]))
+        longest = max(longest, int64(places[lane]) // LANES)
     for r in range(k):
         store(best, r * LANES, splat(float32(-1.0)))
         store(best_keys, r * LANES, splat_int(int32(-1)))
-    count = load_int(counts, 0)
-    for slot in range(longest):
+    end = load_int(places, 0)
+    for slot in range(min(longest, most)):
         x, key = load(found, slot * LANES), load_int(keys, slot * LANES)
-        x = where(splat_int(int32(slot)) < count, x, splat(float32(-1.0)))
+        x = where(lane_numbers() + splat_int(int32(slot * LANES)) < end, x, splat(float32(-1.0)))
         for r in range(k):
             held, held_key = load(best, r * LANES), load_int(best_keys, r * LANES)
             higher = x > held
@@ -166,17 +168,17 @@ def write_largest(c, watched, row, count, begin_, end, to_keys, to_weights, scra
     """
     k, blocks = c[at.K], (end - begin_ + BLOCK - 1) // BLOCK
     most = most_candidates(k)
-    bounds, counts = scratch, as_ints(after(scratch, LANES))
+    bounds, places = scratch, as_ints(after(scratch, LANES))
     best, best_keys = after(scratch, 2 * LANES), as_ints(after(scratch, (2 + k) * LANES))
     found, keys = after(scratch, (2 + 2 * k) * LANES), as_ints(after(scratch, (2 + 2 * k + most) * LANES))
     reached = as_ints(after(scratch, (2 + 2 * k + 2 * most) * LANES))
     store(bounds, 0, kth_largest(c, watched, blocks, best))
-    store(counts, 0, splat_int(int32(0)))
+    store(places, 0, lane_numbers())
     listed = list_reached(c, watched, blocks, load(bounds, 0), reached)
-    add_candidates(c, watched, begin_, reached, listed, bounds, most, counts, found, keys)
-    sort_candidates(k, counts, found, keys, best, best_keys)
+    add_candidates(c, watched, begin_, reached, listed, bounds, most, places, found, keys)
+    sort_candidates(k, most, places, found, keys, best, best_keys)
     for lane in range(count):
-        if counts[lane] > most:
+        if places[lane] == FULL:
             insert_all(c, watched, lane, begin_, end, best, best_keys)
         for r in range(k):
             longs_at(to_keys)[(row + lane) * k + r] = int64(best_keys[r * LANES + lane])

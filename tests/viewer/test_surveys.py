@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
 
 from clearhead.errors import InputError
 from clearhead.models import load as load_model
-from clearhead.survey import Corpus, Options, compare, survey
+from clearhead.survey import Corpus, Options, compare, load, survey
 from clearhead.trace import Head
 from clearhead.viewer.packed import Answer, unpack
 from clearhead.viewer.surveys import Surveys
@@ -111,14 +112,14 @@ def test_uniform_attention_is_what_a_head_would_have_that_looks_evenly(surveys):
 
 def test_where_texts_are_seen_in_part_nothing_is_said_of_uniform_attention(surveys):
     shape = surveys.shapes[0]
-    held = shape.survey.arrays["position_viewers"]
-    shape.survey.arrays["position_viewers"] = np.minimum(held, 3)  # as a window would have it
+    held = shape.arrays["position_viewers"]
+    shape.arrays["position_viewers"] = np.minimum(held, 3)  # as a window would have it
     try:
         arrays = surveys.ask("head", {"head": "L0H0"}).arrays
         assert "distance" in arrays
         assert "distance_null" not in arrays
     finally:
-        shape.survey.arrays["position_viewers"] = held
+        shape.arrays["position_viewers"] = held
 
 
 def test_differences_are_those_of_compare_in_its_order(surveys):
@@ -147,6 +148,20 @@ def test_what_cannot_be_asked_is_refused_in_words(surveys, question, parameters,
     with pytest.raises(InputError) as error:
         surveys.ask(question, parameters)
     assert why in str(error.value)
+
+
+def test_a_folder_that_goes_away_is_still_shown_and_a_damaged_one_is_named(surveys, tmp_path):
+    folder = tmp_path / "found"
+    shutil.copytree(surveys.shapes[0].survey.folder, folder)
+    shown = Surveys([load(folder)])
+    shutil.move(folder, tmp_path / "elsewhere")
+    for question, parameters in (("survey", {}), ("maps", {}), ("head", {"head": "L1H0"})):
+        assert shown.ask(question, parameters).facts is not None
+    for name in ("tokens", "roles"):
+        damaged = tmp_path / "elsewhere" / f"{name}.parquet"
+        damaged.write_bytes(damaged.read_bytes()[:-9])
+        with pytest.raises(InputError, match=rf"survey: .*{name}.parquet is damaged or gone; survey into a new folder"):
+            Surveys([load(tmp_path / "elsewhere")])
 
 
 def test_a_survey_that_could_read_nothing_is_not_shown(tmp_path):

@@ -64,10 +64,14 @@ class Survey:
         return state.load(self.folder / ARRAYS)[0]
 
     def table(self, name: str) -> list[Row]:
-        """The rows of one of the tables; raises `InputError` for a name there is none of."""
+        """The rows of one of the tables; raises `InputError` for a name there is none of, a file that is damaged or gone."""
         if name not in TABLES:
             raise InputError(f"table {name!r}: expected one of {', '.join(TABLES)}")
-        rows: list[Row] = state.pyarrow("parquet").read_table(self.folder / f"{name}.parquet").to_pylist()
+        read, path = state.pyarrow("parquet").read_table, self.folder / f"{name}.parquet"
+        try:
+            rows: list[Row] = read(path).to_pylist()
+        except (OSError, ValueError) as error:  # pyarrow's are of both kinds
+            raise InputError(f"survey: {path} is damaged or gone; survey into a new folder") from error
         return rows
 
     @property

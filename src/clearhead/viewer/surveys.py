@@ -57,6 +57,8 @@ class Shape:
         self.roles, self.observables, self.examples = (
             _by_head(survey.table(name)) for name in ("roles", "observables", "examples")
         )
+        self.arrays = survey.arrays  # now: the folder may be gone when somebody asks
+        self.spelled: list[str] = [row["text"] for row in survey.table("tokens")]
         self.labels: dict[tuple[int, int], str | None] = {
             (row["layer"], row["head"]): row["role"] for row in survey.table("heads")
         }
@@ -134,19 +136,19 @@ class Shape:
 
     def maps(self) -> Answer:
         """The mean weight of every head, by the query's position (down) and the distance (across)."""
-        arrays, last = self.survey.arrays, self._bins
+        arrays, last = self.arrays, self._bins
         found = {str(head): roots(arrays["map"][n, :last, :last]) for n, head in enumerate(self.heads)}
         return Answer({}, found)
 
     @cached_property
     def _bins(self) -> int:
         """How many of the map's bins any text reached."""
-        queries = self.survey.arrays["map_queries"]
+        queries = self.arrays["map_queries"]
         return int(np.flatnonzero(queries)[-1]) + 1 if queries.any() else 0
 
     def of_head(self, head: Head) -> Answer:
         """All that is known of one head."""
-        n, arrays = self.heads.index(head), self.survey.arrays
+        n, arrays = self.heads.index(head), self.arrays
         queries = arrays["map_queries"][: self._bins]
         measured = [
             {"observable": row["observable"], "label": SAID[row["observable"]], **{c: _plain(row[c]) for c in COLUMNS}}
@@ -167,7 +169,7 @@ class Shape:
 
     def _looks_back(self, n: int) -> bool:
         """Whether every token sees all before it and itself, and no other: then uniform attention is known."""
-        arrays = self.survey.arrays
+        arrays = self.arrays
         return bool((arrays["position_viewers"][n] == np.cumsum(arrays["positions"][::-1])[::-1]).all())
 
     def _examples(self, head: Head) -> list[dict[str, Any]]:
@@ -178,19 +180,15 @@ class Shape:
             for row in self.examples.get(head, [])
         ]
 
-    @cached_property
-    def _spelled(self) -> list[str]:
-        return [row["text"] for row in self.survey.table("tokens")]
-
     def _tokens(self, n: int) -> list[list[Any]]:
         """Tokens that get most of all weight, and those that get most each time: text, count, weight each time, share."""
-        arrays = self.survey.arrays
+        arrays = self.arrays
         received, count = arrays["token_received"][n], arrays["token_count"]
         each, share = received / np.maximum(1, count), received / max(received.sum(), 1e-300)
         often = np.where(count >= OFTEN, each, -1.0)
         first, second = (np.argsort(-x, kind="stable")[: MOST_TOKENS // 2] for x in (share, often))
         chosen = [int(i) for i in dict.fromkeys([*first.tolist(), *second[often[second] >= 0].tolist()])]
-        return [[self._spelled[i], int(count[i]), float(each[i]), float(share[i])] for i in chosen]
+        return [[self.spelled[i], int(count[i]), float(each[i]), float(share[i])] for i in chosen]
 
 
 class Surveys(Answering):

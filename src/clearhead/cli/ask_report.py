@@ -78,7 +78,9 @@ def _table(*names: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     left = ("the answer looks at", "token written", "heads that look up most", "looked up in", "")
     for name in names:
-        table.add_column(name, justify="left" if name in left else "right", overflow="ellipsis", max_width=24)
+        table.add_column(
+            name, justify="left" if name in left else "right", overflow="ellipsis", max_width=24, no_wrap=True
+        )
     return table
 
 

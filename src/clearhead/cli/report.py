@@ -86,9 +86,9 @@ def _heads(view: View, query: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("head", no_wrap=True)
     table.add_column("role", no_wrap=True)
-    table.add_column("score", justify="right")
-    table.add_column("uniform", justify="right", style="dim")
-    table.add_column("entropy", justify="right")
+    table.add_column("score", justify="right", min_width=5)
+    table.add_column("uniform", justify="right", min_width=7, style="dim")
+    table.add_column("entropy", justify="right", min_width=7)
     table.add_column(f"token {query} {piece!s} looks at", ratio=1, no_wrap=True, overflow="ellipsis")
     previous = -1
     for head in view.trace.heads():

@@ -110,3 +110,23 @@ def test_every_position_is_held_once_and_zigzag_is_even(length: int, ranks: int)
             work = [int((x + 1).sum()) for x in held]  # pairs under a causal mask
             assert max(work) - min(work) <= 2 * (length + 1)
             assert max(layout.lengths) - min(layout.lengths) <= 2
+
+
+REFUSED = {
+    "a bias": "mesh: expected a model that says where tokens stand by rotary or learned positions, got a bias made for this "
+    "rank's part of the sequence. "
+    "Call clearhead.distributed.observe with the bias of the whole where the model calls attention.",
+    "a cache": "mesh: expected calls in which a rank's queries and keys are the same positions, got one of 2 queries and 6 "
+    "keys. Run without a cache, and watch cross-attention in one process.",
+    "no mask": "mask: expected the mask of the whole sequence, beside mesh, got None. "
+    "Say it: watch(model, mesh=mesh, mask=Causal()), or mask=All() where everybody sees everybody.",
+    "keep": "keep: expected None beside mesh: no rank has all queries and keys, got 'qk'. "
+    "Ask for what is needed in observables, such as rows=[-1].",
+}
+
+
+def test_a_model_over_ranks_is_watched_whole(tmp_path: Path) -> None:
+    for found in world.run("watch_program.py", 2, tmp_path):
+        assert not any(found["same"].values())
+        assert len(found["same"]) == 6
+        assert found["refused"] == REFUSED

@@ -9,14 +9,17 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from clearhead.attention import observer
+from clearhead.distributed.layout import Placement
 from clearhead.errors import ArgumentError, NothingSeenWarning, message
 from clearhead.masks import Mask
 from clearhead.observables import Observables
 from clearhead.trace import Head, Trace
 from clearhead.watch.modules import ModulePath
 from clearhead.watch.multihead import SlowPaths
+from clearhead.watch.ranks import Ranks
 from clearhead.watch.recorder import Recorder, Wanted
 from clearhead.watch.sdpa import Door
 from clearhead.watch.transformers import switched
@@ -35,6 +38,8 @@ def watch(
     keep_in: str | Path | None = None,
     mask: Mask | None = None,
     registry: bool = True,
+    mesh: DeviceMesh | None = None,
+    placement: Placement = "contiguous",
 ) -> Iterator[Trace]:
     """Observe every attention call made inside the block: PyTorch's, `nn.MultiheadAttention`'s, and this library's own.
 
@@ -61,14 +66,18 @@ def watch(
         registry: whether Hugging Face models that choose their attention function from a registry get this library's, under
             which their masks are never formed and their softcaps, sinks and windows are honoured. False leaves them as they
             are: they are seen where they call PyTorch's function.
+        mesh: a DeviceMesh over whose ranks the sequence lies, each running the model on its own positions of it, as
+            `clearhead.distributed.positions` gives them. Attention is then that of the whole sequence under `mask`, which must
+            be given and takes the place of what the calls say, who know of a part alone; every rank's trace has all rows.
+        placement: which positions ranks hold, "contiguous" or "zigzag", as in `clearhead.distributed`.
 
     Yields:
         A `Trace`, filled while the block runs.
 
     Raises:
-        ArgumentError: inside another `watch` of the same thread; a model that `torch.compile` has compiled; heads, keep or
-            keep_in that mean nothing; inside the block, beam search, assisted decoding, and layers whose caches hold different
-            numbers of tokens.
+        ArgumentError: a mesh without the mask of the whole, or with `keep`; inside another `watch` of the same thread;
+            a model that `torch.compile` has compiled; heads, keep or keep_in that mean nothing; inside the block, beam search,
+            assisted decoding, and layers whose caches hold different numbers of tokens.
 
     Warns:
         NothingSeenWarning: the model ran and no attention call was seen, with what is known of why.
@@ -93,7 +102,8 @@ def watch(
     _check_eager(model)
     where = ModulePath(model)
     measured = Observables() if observables is None else observables
-    recorder = Recorder(where, Wanted(measured, layers, _addresses(heads), keep, _folder(keep, keep_in)), mask)
+    wanted = Wanted(measured, layers, _addresses(heads), keep, _folder(keep, keep_in))
+    recorder = Recorder(where, wanted, mask, None if mesh is None else _ranks(mesh, placement, mask, keep))
     token = observer.set(recorder)
     try:
         with ExitStack() as stack:
@@ -108,6 +118,29 @@ def watch(
     silent = [each for each in apart if not any(name.startswith(each.split(":")[0]) for name, _ in recorder.numbers)]
     if where.passes and (silent or not recorder.numbers):
         warnings.warn(_nothing(recorder, silent), NothingSeenWarning, stacklevel=3)
+
+
+def _ranks(mesh: DeviceMesh, placement: Placement, mask: Mask | None, keep: str | None) -> Ranks:
+    """What over ranks needs, checked before anything runs."""
+    if mask is None:
+        raise ArgumentError(
+            message(
+                "mask",
+                expected="the mask of the whole sequence, beside mesh",
+                got="None",
+                remedy="Say it: watch(model, mesh=mesh, mask=Causal()), or mask=All() where everybody sees everybody.",
+            )
+        )
+    if keep is not None:
+        raise ArgumentError(
+            message(
+                "keep",
+                expected="None beside mesh: no rank has all queries and keys",
+                got=repr(keep),
+                remedy="Ask for what is needed in observables, such as rows=[-1].",
+            )
+        )
+    return Ranks(mesh, placement, mask)
 
 
 def _addresses(heads: Collection[int | str | Head] | None) -> list[int | Head] | None:

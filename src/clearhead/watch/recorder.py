@@ -20,6 +20,7 @@ from clearhead.observables import Observables, Observation
 from clearhead.settling import settled
 from clearhead.trace import Call, Head, Tokens, Trace
 from clearhead.watch.modules import ModulePath
+from clearhead.watch.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ class _Pass:
 class Recorder:
     """Numbers, observes and collects the attention calls of one thread; `trace` is what it makes."""
 
-    def __init__(self, where: ModulePath, wanted: Wanted, mask: Mask | None = None) -> None:
-        self.trace, self.mask = Trace(), mask
+    def __init__(self, where: ModulePath, wanted: Wanted, mask: Mask | None = None, ranks: Ranks | None = None) -> None:
+        self.trace, self.mask, self.ranks = Trace(), mask, ranks
         self.where, self.wanted = where, wanted
         self.numbers: dict[tuple[str, int], int] = {}  # layer of each module's nth call in a pass
         self.current: dict[int, Call] = {}  # by layer, of this run
@@ -94,6 +95,8 @@ class Recorder:
         """Compute a call, observe it if it is wanted, and return its output."""
         layer = self._layer()
         self.latest = None
+        if self.ranks is not None:
+            return self._record_whole(call, layer, self.ranks)
         call = self._narrowed(call)
         if not self.wanted.layer(layer):
             return call.attend()
@@ -173,12 +176,10 @@ class Recorder:
         if not crosses:
             self.passing.padding = call.mask.padded(Sizes(B, Tq, Tk, call.problem.query.device))
         numbers = self.wanted.numbers(layer, Hq)
-        values = {name: x for name, x in seen.values.items() if name != "output"}
-        if self.wanted.observables.rows and "rows" not in values:
-            values["rows"] = seen.lse.new_zeros(B, Hq, 0, Tk)
-        found = dataclasses.replace(seen, values=values)
-        found = found if numbers is None else found[:, numbers]
-        found = dataclasses.replace(found, values=settled(found.values))
+        if self.wanted.observables.rows and "rows" not in seen.values:
+            none = seen.lse.new_zeros(B, Hq, 0, Tk)
+            seen = dataclasses.replace(seen, values={**seen.values, "rows": none})
+        found = _kept(seen, numbers)
         if before is None:
             chosen = None if numbers is None else tuple(numbers)
             before = Call(self.where.name, layer, found, self.run, crosses, chosen, tokens, keys)
@@ -200,6 +201,23 @@ class Recorder:
                 folder=self.wanted.folder,
             )
         self.latest = found
+        return output
+
+    def _record_whole(self, call: Prepared, layer: int, ranks: Ranks) -> Tensor:
+        """The same for a call on this rank's part of a sequence: the rows of all ranks, a text a pass."""
+        if not self.wanted.layer(layer):
+            return ranks.attend(call)
+        B, Hq = call.problem.query.shape[:2]
+        self._begin(layer, 0, B, crosses=False)
+        tokens, wanted = self._reading(), self.wanted.observables
+        if tokens is not None and wanted.token_ids is None:
+            wanted = dataclasses.replace(wanted, token_ids=tokens.ids)
+        output, seen = ranks.observe(call, wanted)
+        numbers = self.wanted.numbers(layer, Hq)
+        self.latest = _kept(seen, numbers)
+        chosen = None if numbers is None else tuple(numbers)
+        self.current[layer] = Call(self.where.name, layer, self.latest, self.run, False, chosen, tokens, tokens)
+        self.trace.calls.append(self.current[layer])
         return output
 
     def _begin(self, layer: int, first: int, B: int, crosses: bool) -> None:
@@ -244,7 +262,8 @@ class Recorder:
             return None
         if reader.name not in self.passing.read:
             self.passing.read.add(reader.name)
-            ids = reader.ids.detach().long().cpu()
+            ids = reader.ids.detach().long()
+            ids = (ids if self.ranks is None else self.ranks.tokens(ids)).cpu()
             known = self.readers.get(reader.name)
             if known is not None and self.passing.continues and len(known.ids) == len(ids):
                 known.ids = torch.cat([known.ids, ids], 1)
@@ -285,3 +304,10 @@ def _refuse_guesses(*_: object, **__: object) -> None:
             remedy="Generate without a helper, or watch a forward of the finished text.",
         )
     )
+
+
+def _kept(seen: Observation, numbers: list[int] | None) -> Observation:
+    """What a trace keeps of an observation: not the output, and the heads that were asked for."""
+    found = dataclasses.replace(seen, values={name: x for name, x in seen.values.items() if name != "output"})
+    found = found if numbers is None else found[:, numbers]
+    return dataclasses.replace(found, values=settled(found.values))

@@ -1,6 +1,6 @@
 """What surveying costs beside only running the model, what a second process gains, and how memory follows the corpus.
 
-    python benchmarks/survey.py --model builtin --corpus texts/
+    python benchmarks/survey.py --model builtin --corpus texts/*.txt
     python benchmarks/survey.py --memory
 
 Every measurement runs in a process (or two) of its own, of one thread each.

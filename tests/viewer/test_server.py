@@ -20,7 +20,7 @@ from clearhead.viewer.data import Shown
 from clearhead.viewer.packed import unpack
 from clearhead.viewer.questions import Gallery
 from clearhead.viewer.server import HEADERS, LONGEST_BODY, LONGEST_QUERY, Pages, Server
-from views import planted_shown, twice
+from views import kept_shown, planted_shown, twice
 
 
 @pytest.fixture(scope="module")
@@ -221,6 +221,18 @@ def test_two_hundred_questions_at_once_are_all_answered(server):
     row = unpack(answers[7][2]).arrays["values"]
     seen = server.gallery.of({}).trace.observation(1)
     assert row[seen.top_keys[0, 1, 7, 0]] == seen.top_weights[0, 1, 7, 0].double().item()
+
+
+def test_two_hundred_tiles_at_once_are_all_right():
+    shown = kept_shown()
+    wanted = [(f"L{n % 2}H{n % 3}", n % 2, ("mean", "max")[n // 2 % 2]) for n in range(200)]
+    with Server(Gallery([shown]), say=lambda _: None) as tiled, ThreadPoolExecutor(40) as many:
+        paths = [f"/api/tile?head={head}&level={level}&x=0&y=0&pool={pool}" for head, level, pool in wanted]
+        answers = list(many.map(lambda path: ask(tiled, path), paths))
+    for (head, level, pool), (status, _, body) in zip(wanted, answers, strict=True):
+        assert status == 200
+        cells = shown.trace.tile(head, level, 0, 0, pool=pool).numpy()
+        np.testing.assert_array_equal(unpack(body).arrays["cells"], cells)
 
 
 def test_other_pages_add_files_and_functions(server):

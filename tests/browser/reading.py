@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,32 @@ HOSTILE = [
     "<|start|>", "<script>hit=1</script>", "</script>", '"><img·src=x·onerror=hit=1>', "\"'`${hit=1}", "&lt;", "‹U+202E›",
     "\u202eabc", "שלום", "e\u0301\u0301\u0301", "👩‍👩‍👧", "\x00", "=1+1", "·a", "↵", "·", "{{x}}", "javascript:hit=1",
 ]  # fmt: skip
+
+
+def is_accessible(chrome) -> None:
+    """axe finds nothing serious on the page as it stands, everything unfolded, in the light and in the dark."""
+    chrome.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+    time.sleep(0.2)
+    chrome.run(AXE + "; 1")
+    for turn in ("Light colours", "Dark colours"):
+        assert chrome.run(RUN_AXE) == []
+        chrome.click_on("button", turn)
+        chrome.until("!document.querySelector('main [aria-busy=true]')")
+
+
+def fits_every_width(chrome) -> None:
+    """Nothing sticks out of the page, or out of what stands beside it."""
+    try:
+        for width in (360, 760, 1280):
+            chrome.send(
+                "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False
+            )
+            time.sleep(0.15)
+            assert chrome.run("document.documentElement.scrollWidth") <= width, chrome.run(STICKS_OUT)
+            inside = chrome.run("(a => a ? a.scrollWidth - a.clientWidth : 0)(document.querySelector('aside'))")
+            assert inside <= 0
+    finally:
+        chrome.send("Emulation.clearDeviceMetricsOverride")
 
 
 def quiet(chrome) -> None:

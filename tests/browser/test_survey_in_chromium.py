@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from reading import AXE, MARKS, ROWS, RUN_AXE, STICKS_OUT, percent, quiet, rows_of, text_of
+from reading import MARKS, ROWS, fits_every_width, is_accessible, percent, quiet, rows_of, text_of
 
 from clearhead.survey import compare
 from clearhead.trace import Head
@@ -237,26 +237,10 @@ def test_what_the_corpus_says_is_text_everywhere(opened, view, surveys):
 @pytest.mark.parametrize("view", VIEWS)
 def test_axe_finds_no_serious_violation_in_the_dark_or_the_light(opened, view):
     chrome = opened(f"view={view}&head=L1H0")
-    chrome.run("document.querySelectorAll('details').forEach(d => d.open = true)")
-    time.sleep(0.2)
-    chrome.run(AXE + "; 1")
-    for turn in ("Light colours", "Dark colours"):
-        assert chrome.run(RUN_AXE) == []
-        chrome.click_on("button", turn)
-        chrome.until("!document.querySelector('main [aria-busy=true]')")
+    is_accessible(chrome)
 
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_nothing_sticks_out_at_any_width(opened, view):
     chrome = opened(f"view={view}&head=L1H0")
-    try:
-        for width in (360, 760, 1280):
-            chrome.send(
-                "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False
-            )
-            time.sleep(0.15)
-            assert chrome.run("document.documentElement.scrollWidth") <= width, chrome.run(STICKS_OUT)
-            inside = chrome.run("(a => a ? a.scrollWidth - a.clientWidth : 0)(document.querySelector('aside'))")
-            assert inside <= 0
-    finally:
-        chrome.send("Emulation.clearDeviceMetricsOverride")
+    fits_every_width(chrome)

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 from reading import (
-    AXE,
     HOSTILE,
     MARKS,
     ROWS,
-    RUN_AXE,
-    STICKS_OUT,
     chromium,
+    fits_every_width,
+    is_accessible,
     percent,
     quiet,
     rows_of,
@@ -439,27 +438,14 @@ def test_axe_finds_no_serious_violation_in_the_dark_or_the_light(opened, view):
     chrome = opened(f"view={view}&head=L1H1&at=30")
     chrome.until(f"document.querySelector('main.{view} section')")
     chrome.until("!document.querySelector('[aria-busy=true]')")
-    chrome.run("document.querySelectorAll('details').forEach(d => d.open = true)")
-    time.sleep(0.2)
-    chrome.run(AXE + "; 1")
-    for turn in ("Light colours", "Dark colours"):
-        assert chrome.run(RUN_AXE) == []
-        chrome.click_on("button", turn)
+    is_accessible(chrome)
 
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_nothing_sticks_out_at_any_width(opened, view):
     chrome = opened(f"view={view}")
     chrome.until(f"document.querySelector('main.{view} section')")
-    try:
-        for width in (360, 760, 1280):
-            chrome.send(
-                "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False
-            )
-            time.sleep(0.15)
-            assert chrome.run("document.documentElement.scrollWidth") <= width, chrome.run(STICKS_OUT)
-    finally:
-        chrome.send("Emulation.clearDeviceMetricsOverride")
+    fits_every_width(chrome)
 
 
 def test_the_theme_follows_and_switches(opened):

@@ -57,16 +57,18 @@ class ShardedObservation(Observation):
             raise RuntimeError("an observation of no mesh")
         mesh, queries, keys = self._mesh, self._queries, self._keys
         B, Hq, t = self.lse.shape
-        out = self.output
-        local = out.to_local() if isinstance(out, DTensor) else out
         measured = {name: x.detach() for name, x in self.values.items() if name != "output"}
-        mine = {**measured, "output": local.reshape(B, Hq, t, local.shape[-1])}
+        mine, out = dict(measured), self.values.get("output")
+        local = out.to_local() if isinstance(out, DTensor) else out
+        if local is not None:
+            mine["output"] = local.reshape(B, Hq, t, local.shape[-1])
         moved = together({n: x for n, x in mine.items() if per_query(n)}, lambda x: whole(x, mesh, queries)) | together(
             {n: x for n, x in mine.items() if per_key(n)}, lambda x: whole(x, mesh, keys), dim=-1
         )
         values = refusing({name: moved.get(name, x) for name, x in measured.items()}, *self.values.values())
-        values = {name: moved[name] if name == "output" else values[name] for name in self.values}
-        values["output"] = values["output"].reshape(*local.shape[:-2], queries.length, local.shape[-1])
+        if local is not None:
+            values["output"] = moved["output"].reshape(*local.shape[:-2], queries.length, local.shape[-1])
+        values = {name: values[name] for name in self.values}
         padded = self.padded
         if padded is not None:
             padded = whole(padded.to(torch.uint8), mesh, queries, dim=1).bool()

@@ -35,9 +35,10 @@ class Ranks:
     def observe(self, call: Prepared, observables: Observables) -> tuple[Tensor, Observation]:
         """The same, and what was measured of the whole sequence."""
         seen = distributed.observe(*self._tensors(call), **self._options(call), observables=observables)
-        output = seen.output
-        measured = dataclasses.replace(seen, values={name: x.detach() for name, x in seen.values.items()}).whole()
-        return call.call.shaped(output), measured
+        measured = {
+            name: x.detach() for name, x in seen.values.items() if name != "output"
+        }  # the output stays in parts
+        return call.call.shaped(seen.output), dataclasses.replace(seen, values=measured).whole()
 
     def tokens(self, ids: Tensor) -> Tensor:
         """Token ids of the whole from this rank's, int64 (B, T)."""

@@ -20,7 +20,7 @@ from clearhead.kernels.cpu import kept
 from clearhead.kernels.cpu import strip as strips
 from clearhead.kernels.cpu.kept import NEVER
 from clearhead.kernels.cpu.logits import HIDDEN, all_visible, finish_logits, read_intervals, tensor_hides_all
-from clearhead.kernels.cpu.machine import BLOCK, shape
+from clearhead.kernels.cpu.machine import BLOCK, RUN, shape
 from clearhead.kernels.cpu.observe import when_done
 from clearhead.kernels.cpu.per_key import begin_part, merge_head
 from clearhead.kernels.cpu.per_query import finish_rows
@@ -204,7 +204,7 @@ def softmax_block(s, first, last, top, total, hiding):
 def weigh_watched(s, first, last, anchor, hiding, maxima, sums):
     """The weights of a block, run by run, and what is known of the runs; returns Σ p, Σ p (z − m), and `inside` of `kept`."""
     added, products, inside = splat(float32(0.0)), splat(float32(0.0)), splat(float32(0.0))
-    for run in range(first // kept.RUN, last // kept.RUN):
+    for run in range(first // RUN, last // RUN):
         a, x = weigh_one(s, 4 * run, anchor, hiding)
         added, products = added + a, fma(a, x, products)
         b, x = weigh_one(s, 4 * run + 1, anchor, hiding)
@@ -348,7 +348,7 @@ def attend_strips(c, b, h, part, number_, count, scratch, careful):
             multiply_keys(k, k_row, strip, D, first, middle, last, s)
             finish_logits(c, s, b, h, i0, j0, first, last, lo, after(lo, LANES), spans, as_ints(rows))
             if observing:
-                runs_end = rounded_up(last, kept.RUN)
+                runs_end = rounded_up(last, RUN)
                 for n in range(last, runs_end):
                     store(s, n * LANES, splat(HIDDEN))
                 done = kept.block_rows(watched, block)

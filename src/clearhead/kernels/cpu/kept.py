@@ -16,7 +16,7 @@ from `watched` on:
 from numba import float32, int32, int64
 
 from clearhead.kernels.cpu import call as at
-from clearhead.kernels.cpu.machine import BLOCK
+from clearhead.kernels.cpu.machine import BLOCK, RUN
 from clearhead.kernels.cpu.vector import (
     LANES,
     after,
@@ -32,7 +32,6 @@ from clearhead.kernels.cpu.vector import (
     where,
 )
 
-RUN = 4  # keys that are represented by the largest of them and by their sum
 NEVER = int32(-2147483648)  # the bits of −0.0: the weight of a pair that may not be seen
 
 

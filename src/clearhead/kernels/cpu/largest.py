@@ -4,8 +4,8 @@ import numba
 from numba import float32, int32, int64
 
 from clearhead.kernels.cpu import call as at
-from clearhead.kernels.cpu.kept import NEVER, RUN, block_factor, block_rows, block_runs, note_runs, run_maxima, weights
-from clearhead.kernels.cpu.machine import BLOCK
+from clearhead.kernels.cpu.kept import NEVER, block_factor, block_rows, block_runs, note_runs, run_maxima, weights
+from clearhead.kernels.cpu.machine import BLOCK, RUN
 from clearhead.kernels.cpu.vector import (
     LANES,
     after,

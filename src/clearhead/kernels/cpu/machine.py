@@ -19,6 +19,7 @@ from typing import NamedTuple
 from llvmlite import binding
 
 BLOCK = 128  # keys in a block of a strip: its scores stay in the first-level cache
+RUN = 4  # keys that are represented by the largest of their weights and by the sum, where somebody looks
 CHAINS = 12  # independent sums that `peak` runs: enough to hide the latency, few enough for sixteen registers
 FORCE = "CLEARHEAD_VECTORS"  # "avx512", "avx2" or "neon": use narrower registers than there are, to try their code here
 

@@ -3,8 +3,9 @@
 from numba import float32, int32, int64
 
 from clearhead.kernels.cpu import call as at
-from clearhead.kernels.cpu.kept import NEVER, RUN, above
+from clearhead.kernels.cpu.kept import NEVER, above
 from clearhead.kernels.cpu.logits import HIDDEN
+from clearhead.kernels.cpu.machine import RUN
 from clearhead.kernels.cpu.powers import LN_2, LOG2_E, exp2, log2
 from clearhead.kernels.cpu.rows import number
 from clearhead.kernels.cpu.runs import sum_keys

@@ -17,7 +17,7 @@ from torch import Tensor
 from clearhead.kernels.cpu import call as at
 from clearhead.kernels.cpu import threads
 from clearhead.kernels.cpu.call import Builder, describe
-from clearhead.kernels.cpu.machine import BLOCK, CHAINS, shape
+from clearhead.kernels.cpu.machine import BLOCK, CHAINS, RUN, shape
 from clearhead.kernels.problem import Gradients, Problem, tighten, viewers_by_intervals, visible_by_intervals
 from clearhead.kernels.terms import Terms
 from clearhead.masks import Plan
@@ -32,7 +32,6 @@ GRADIENTS = 16  # tasks of the backward pass, over all key heads, as far as ther
 PARTIAL_BYTES = 64 << 20  # for its sums by part
 KEPT = 1 << 20  # bytes of weights that are kept while they are observed
 SINGLE = 13  # vectors of one number a query that measuring a strip works with, as `observe` lays them out
-RUN = 4  # keys that are kept together, as in `kept`
 SUMMED = 32  # parts, over all heads, in which observing adds up over queries: enough for the threads of most machines
 LEAST_TASKS = 24  # over all heads, however much room their sums need
 

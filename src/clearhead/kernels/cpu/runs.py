@@ -2,7 +2,8 @@
 
 from numba import float32
 
-from clearhead.kernels.cpu.kept import RUN, sum_rows
+from clearhead.kernels.cpu.kept import sum_rows
+from clearhead.kernels.cpu.machine import RUN
 from clearhead.kernels.cpu.strip import rounded_up
 from clearhead.kernels.cpu.vector import LANES, compiled, larger, load, splat
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 
-from clearhead import watch
+from clearhead import Trace, watch
 from clearhead.models import Model, load
 
 ROUNDS = 3
@@ -70,6 +71,14 @@ def main() -> None:
             kind: int(subprocess.check_output([sys.executable, __file__, "--peak", kind, name, str(tokens)]))
             for kind in ("plain", "watched")
         }
+        with watch(model.network) as trace:
+            model.read(part)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "saved.trace"
+            trace.save(file)
+            began = time.perf_counter()
+            Trace.load(file)
+            loading, size = time.perf_counter() - began, file.stat().st_size
         for _ in range(ROUNDS):
             for kind, run in kinds.items():
                 began = time.perf_counter()
@@ -79,7 +88,8 @@ def main() -> None:
         told = ", ".join(f"{kind} {s:.2f} s ({s / seconds['plain']:.2f}×)" for kind, s in seconds.items())
         print(
             f"{tokens:>6} tokens: {told}; peak memory "
-            f"{peaks['plain']:,} MB, watched {peaks['watched'] - peaks['plain']:+,} MB"
+            f"{peaks['plain']:,} MB, watched {peaks['watched'] - peaks['plain']:+,} MB; "
+            f"the trace is a file of {size / 1e6:.1f} MB and loads in {1000 * loading:.0f} ms"
         )
 
 

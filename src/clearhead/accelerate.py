@@ -23,7 +23,7 @@ from torch import Tensor
 from clearhead.errors import ArgumentError, ImplementationError, message
 from clearhead.kernels import select
 from clearhead.kernels.problem import Problem, exact
-from clearhead.masks import Plan
+from clearhead.plans import Plan
 
 FORWARD = "_scaled_dot_product_flash_attention_for_cpu"
 BACKWARD = FORWARD + "_backward"

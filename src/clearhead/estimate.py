@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.attention import _Call, _prepare, observe
+from clearhead.arguments import CheckedCall, checked_call
+from clearhead.attention import observe
 from clearhead.biases import ALiBi
 from clearhead.errors import ArgumentError, message
 from clearhead.kernels import select
@@ -85,7 +86,7 @@ def estimate(
         )
     observables = Observables() if observables is None else observables
     with torch.no_grad():
-        call = _prepare(query, key, value, mask, bias, scale, softcap, sinks)
+        call = checked_call(query, key, value, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
         p = dataclasses.replace(call.problem, plan=tighten(call.problem.plan))
         name = select.choose(impl, p)
         rates = _rates(p, observables, name)
@@ -216,7 +217,7 @@ def _cut(observables: Observables, Hq: int, Dv: int, T: int) -> Observables:
     )
 
 
-def _kept_bytes(call: _Call, observables: Observables, rates: _Rates) -> int:
+def _kept_bytes(call: CheckedCall, observables: Observables, rates: _Rates) -> int:
     """Bytes of the output and everything measured: shapes are those of the small call with its sizes exchanged."""
     p = call.problem
     B, Hq, Tq, _ = p.query.shape

@@ -13,17 +13,15 @@ sees the last key, as decoding needs), 0 when aligned at the start (`scaled_dot_
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
-from jaxtyping import Bool, Int
 from torch import Tensor
 
 from clearhead.errors import ArgumentError, message
+from clearhead.plans import Plan
 
-Known = TypeVar("Known")
 Align = Literal["end", "start"] | int | Tensor
 
 
@@ -35,49 +33,6 @@ class Sizes:
     Tq: int
     Tk: int
     device: torch.device
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A mask in O(T) numbers. Query i of sample b may see key j when all of these hold.
-
-    - `lo[b, i] <= j < hi[b, i]`
-    - `query_labels[n, b, i] == key_labels[n, b, j]` for every n
-    - `dense[b, h, i, j]`
-
-    The batch dimension of any of them may be 1 and then holds for all samples.
-    """
-
-    lo: Int[Tensor, "#b tq"]
-    hi: Int[Tensor, "#b tq"]
-    query_labels: Int[Tensor, "n #b tq"] | None = None
-    key_labels: Int[Tensor, "n #b tk"] | None = None
-    dense: Bool[Tensor, "#b h tq tk"] | None = None
-    known: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
-
-    def once(self, name: object, compute: Callable[[], Known]) -> Known:
-        """What follows from this plan alone, computed when first asked for: plans of numeric masks serve many calls."""
-        if name not in self.known:
-            self.known[name] = compute()
-        found: Known = self.known[name]
-        return found
-
-    def __and__(self, other: Plan) -> Plan:
-        """Both must allow a pair."""
-        return Plan(
-            torch.maximum(self.lo, other.lo),
-            torch.minimum(self.hi, other.hi),
-            _stack(self.query_labels, other.query_labels),
-            _stack(self.key_labels, other.key_labels),
-            other.dense if self.dense is None else self.dense if other.dense is None else self.dense & other.dense,
-        )
-
-
-def _stack(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    if a is None or b is None:
-        return b if a is None else a
-    (batch,) = torch.broadcast_shapes(a.shape[1:2], b.shape[1:2])
-    return torch.cat([a.expand(-1, batch, -1), b.expand(-1, batch, -1)])
 
 
 class Mask:
@@ -518,8 +473,7 @@ class Planned(Mask):
         return spans if self.given.dense is None else spans & self.given.dense.to(sizes.device)
 
     def plan(self, sizes: Sizes) -> Plan:  # noqa: D102
-        parts = (getattr(self.given, name) for name in ("lo", "hi", "query_labels", "key_labels", "dense"))
-        return Plan(*(None if x is None else x.to(sizes.device) for x in parts))  # type: ignore[arg-type]
+        return self.given.to(sizes.device)
 
     def padded(self, sizes: Sizes) -> Tensor | None:  # noqa: D102
         return None if self.padding is None else self.padding.to(sizes.device)

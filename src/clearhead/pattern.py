@@ -10,13 +10,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from clearhead.attention import _Call, _prepare
+from clearhead.arguments import CheckedCall, checked_call
 from clearhead.biases import ALiBi
 from clearhead.errors import ArgumentError, message
 from clearhead.kernels import ops, select
 from clearhead.kernels.problem import Problem, exact, tighten
 from clearhead.kernels.rectangle import Head, Rectangle, keep
-from clearhead.masks import Mask, Plan
+from clearhead.masks import Mask
+from clearhead.plans import Plan
 from clearhead.pyramid import TILE, Pyramid, cell_side, levels
 
 
@@ -61,7 +62,10 @@ class Pattern:
     ) -> None:
         stand_in = key[..., :0] if isinstance(key, Tensor) and key.ndim else key
         with torch.no_grad():
-            call = _prepare(query, key, stand_in if value is None else value, mask, bias, scale, softcap, sinks)
+            call = checked_call(
+                query, key, stand_in if value is None else value,
+                mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks,
+            )  # fmt: skip
         self._problem = _detached(call.problem)
         self._has_value = value is not None
         self._padded = call.mask.padded(call.sizes)
@@ -352,7 +356,7 @@ def _tile_shape(shape: tuple[int, int, int, int], level: int, x: int, y: int) ->
     return cells(shape[2], y), cells(shape[3], x)
 
 
-def _checked_lse(lse: Tensor, call: _Call) -> Tensor:
+def _checked_lse(lse: Tensor, call: CheckedCall) -> Tensor:
     """As (B, Hq, Tq) in the dtype to compute in."""
     B, Hq, Tq, _ = call.problem.query.shape
     allowed = {(B, Hq, Tq), (*call.lead, Hq, Tq)} | ({(Tq,)} if call.headless else set())

@@ -18,8 +18,9 @@ from torch import Tensor
 from clearhead.errors import InputError
 from clearhead.keeping import Kept
 from clearhead.kernels.problem import tighten
-from clearhead.masks import Plan, Planned, Sizes
+from clearhead.masks import Planned, Sizes
 from clearhead.observables import Observation
+from clearhead.plans import Plan
 from clearhead.whole import whole
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from clearhead import ALiBi, Causal, Documents, Observables, Padding, Window, attention, observe
+from clearhead.arguments import checked_call
 from clearhead.kernels.cpu import run, threads
 from clearhead.kernels.problem import Problem
 from clearhead.masks import Dense, Sizes
@@ -84,13 +84,7 @@ def surrounded(x: Tensor) -> Tensor:
 
 def problem(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> Problem:
     """A call as kernels take it."""
-    return (
-        sys.modules["clearhead.attention"]
-        ._prepare(  # type: ignore[no-any-return]
-            q, k, v, **{"mask": None, "bias": None, "scale": None, "softcap": None, "sinks": None} | given
-        )
-        .problem
-    )
+    return checked_call(q, k, v, **given).problem
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

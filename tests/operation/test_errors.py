@@ -34,7 +34,8 @@ from clearhead import (
 from clearhead.errors import ArgumentError, ImplementationError
 from clearhead.kernels import select
 from clearhead.kernels.problem import Problem
-from clearhead.masks import Dense, Intervals, Plan
+from clearhead.masks import Dense, Intervals
+from clearhead.plans import Plan
 
 q = torch.zeros(2, 4, 3, 8)
 k = torch.zeros(2, 2, 5, 8)

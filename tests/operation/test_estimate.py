@@ -83,7 +83,7 @@ def test_pairs_are_those_within_the_intervals() -> None:
 def test_time_grows_with_layers_and_with_pairs_and_is_measured_once() -> None:
     one = estimate(sizes(1, 4, 4096, 16), sizes(1, 4, 4096, 16), sizes(1, 4, 4096, 16), mask=Causal())
     assert one.seconds > 0
-    with mock.patch("clearhead.attention._observe", side_effect=AssertionError("measured again")):
+    with mock.patch("clearhead.attention.observe_call", side_effect=AssertionError("measured again")):
         q = sizes(1, 4, 4096, 16)
         assert estimate(q, q, q, mask=Causal(), layers=5).seconds == pytest.approx(5 * one.seconds)
         long = sizes(1, 4, 65536, 16)

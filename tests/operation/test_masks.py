@@ -11,7 +11,8 @@ from torch import Tensor
 
 from clearhead import All, Causal, Documents, Padding, Prefix, Window
 from clearhead.kernels.problem import tighten
-from clearhead.masks import Dense, Mask, Plan, Sizes
+from clearhead.masks import Dense, Mask, Sizes
+from clearhead.plans import Plan
 
 
 def sizes(B: int, Tq: int, Tk: int) -> Sizes:

@@ -9,12 +9,14 @@ import inspect
 import re
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import pytest
 import torch
 
 import clearhead
+from clearhead import arguments, distributed
 from clearhead.nn import SelfAttention
 
 PACKAGE = Path(str(clearhead.__file__)).parent
@@ -23,15 +25,17 @@ ROOT = Path(__file__).parent.parent.parent
 # Each part may import itself and the parts below it in its row; a part that is not named here may import anything.
 MAY_IMPORT = {
     "errors": (),
-    "masks": ("errors",),
+    "plans": (),
+    "masks": ("errors", "plans"),
     "biases": ("errors",),
     "observables": ("errors",),
     "measuring": ("errors", "observables"),
     "merging": ("errors", "observables"),
     "testing": ("errors",),
-    "reference": ("errors", "masks", "biases", "observables", "measuring"),
-    "kernels": ("errors", "masks", "biases", "observables", "measuring"),
-    "attention": ("errors", "masks", "biases", "observables", "measuring", "reference", "kernels"),
+    "reference": ("errors", "observables", "measuring"),
+    "kernels": ("errors", "plans", "observables", "measuring"),
+    "arguments": ("errors", "plans", "masks", "biases", "kernels"),
+    "attention": ("errors", "masks", "biases", "observables", "measuring", "reference", "kernels", "arguments"),
 }
 # Between attention and what shows things to people.
 MIDDLE = (
@@ -151,6 +155,20 @@ def test_reference_and_kernels_never_import_each_other() -> None:
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_the_signature_is_the_promised_one(name: str) -> None:
     assert str(inspect.signature(getattr(clearhead, name))).replace("clearhead.", "") == SIGNATURES[name]
+
+
+def test_every_function_of_a_call_takes_the_same_options() -> None:
+    """The list is written out where people read it, so it is held here to be one list."""
+    options = list(inspect.signature(clearhead.attention).parameters.values())[3:]
+    for function in (
+        clearhead.observe, clearhead.explain, clearhead.estimate, clearhead.Pattern, distributed.attention, distributed.observe,
+        arguments.checked_call,
+    ):  # fmt: skip
+        theirs = inspect.signature(function).parameters
+        assert [theirs[option.name] for option in options if option.name in theirs] == [
+            option for option in options if option.name != "impl" or "impl" in theirs
+        ], function
+    assert [*typing.get_type_hints(arguments.CallOptions)] == [x.name for x in options if x.name != "impl"]
 
 
 def test_the_promised_names_are_public_and_every_public_name_is_documented() -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from clearhead import measuring as measured
-from clearhead.attention import _attend, _Call, _prepare
+from clearhead.arguments import CallOptions, CheckedCall, checked_call
+from clearhead.attention import attend_call
 from clearhead.biases import ALiBi
 from clearhead.distributed import agree, observing
 from clearhead.distributed.layout import PLACEMENTS, Layout, Placement
@@ -24,6 +24,7 @@ from clearhead.distributed.refusing import refusing
 from clearhead.errors import ArgumentError, ClearheadError, message, shape_of
 from clearhead.kernels import select
 from clearhead.masks import Mask
+from clearhead.measuring import ready, value_norms
 from clearhead.observables import Observables
 
 Scheme = Literal["auto", "heads", "gather"]
@@ -72,16 +73,16 @@ def attention(
     whole, are this rank's part, as those of a replicated layer's weights are; add them up over ranks. Communication and memory
     of both schemes: docs/scale.md.
     """
-    options: dict[str, Any] = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap, "sinks": sinks}
+    options: CallOptions = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap, "sinks": sinks}
     meeting = _meet("attention", query, key, value, mesh, dim, placement, scheme, timeout, options, impl, None)
     q, k, v = meeting.local
     if meeting.by_heads:
         q, k, v = meeting.traded()
         return meeting.shaped(
-            to_sequence(_attend(meeting.of_heads(q, k, v), meeting.impl)[0], meeting.mesh, meeting.queries)
+            to_sequence(attend_call(meeting.of_heads(q, k, v), meeting.impl)[0], meeting.mesh, meeting.queries)
         )
     k, v = (whole(x, meeting.mesh, meeting.keys) for x in (k, v))
-    outputs = [_attend(call, meeting.impl)[0] for call in meeting.of_runs(q, k, v)]
+    outputs = [attend_call(call, meeting.impl)[0] for call in meeting.of_runs(q, k, v)]
     return meeting.shaped(torch.cat(outputs, 2))
 
 
@@ -115,7 +116,7 @@ def observe(
         process would give gradients raises `ArgumentError`.
     """
     want = Observables() if observables is None else observables
-    options: dict[str, Any] = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap, "sinks": sinks}
+    options: CallOptions = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap, "sinks": sinks}
     meeting = _meet("observe", query, key, value, mesh, dim, placement, scheme, timeout, options, impl, want)
     q, k, v = meeting.local
     if meeting.by_heads:
@@ -134,7 +135,7 @@ def observe(
 class _Meeting:
     """A call that all ranks agreed on."""
 
-    call: _Call  # the whole call, with tensors of its shapes that hold nothing
+    call: CheckedCall  # the whole call, with tensors of its shapes that hold nothing
     local: tuple[Tensor, Tensor, Tensor]  # this rank's, of four dimensions
     mesh: DeviceMesh  # of one dimension
     queries: Layout
@@ -152,12 +153,12 @@ class _Meeting:
             to_heads(v, self.mesh, self.keys),
         )
 
-    def of_heads(self, query: Tensor, key: Tensor, value: Tensor) -> _Call:
+    def of_heads(self, query: Tensor, key: Tensor, value: Tensor) -> CheckedCall:
         """This rank's heads of the call."""
         first = self.mesh.get_local_rank() * query.shape[1]
         return part(self.call, query, key, value, heads=slice(first, first + query.shape[1]), queries=slice(None))
 
-    def of_runs(self, query: Tensor, key: Tensor, value: Tensor) -> list[_Call]:
+    def of_runs(self, query: Tensor, key: Tensor, value: Tensor) -> list[CheckedCall]:
         """This rank's queries of the call, a call for every run of neighbours."""
         calls, begin = [], 0
         for start, end in self.queries.spans(self.mesh.get_local_rank()):
@@ -188,7 +189,7 @@ def _meet(
     placement: Placement,
     scheme: Scheme,
     timeout: float,
-    options: dict[str, Any],
+    options: CallOptions,
     impl: str,
     want: Observables | None,
 ) -> _Meeting:
@@ -205,7 +206,7 @@ def _meet(
                     message(what, expected=names, got=repr(given), remedy="See docs/scale.md for both.")
                 )
         locals_ = tuple(_local(what, x, line, dim) for what, x in (("query", query), ("key", key), ("value", value)))
-        _prepare(*_three(locals_), None, None, None, None, None)  # their own shapes and dtypes
+        checked_call(*_three(locals_))  # their own shapes and dtypes
         numbers = (locals_[0].shape[-2], locals_[1].shape[-2])
         facts |= _facts(locals_, placement, scheme, options, impl, want)
     except ClearheadError as error:
@@ -265,7 +266,7 @@ def _facts(
     tensors: tuple[Tensor, ...],
     placement: str,
     scheme: str,
-    options: dict[str, Any],
+    options: CallOptions,
     impl: str,
     want: Observables | None,
 ) -> agree.Facts:
@@ -294,23 +295,23 @@ def _checked(
     queries: Layout,
     keys: Layout,
     scheme: Scheme,
-    options: dict[str, Any],
+    options: CallOptions,
     impl: str,
     want: Observables | None,
 ) -> _Meeting:
     """Check the whole call by its shapes, without its tensors, and bring this rank's into four dimensions."""
     shapes = [(*x.shape[:-2], n.length, x.shape[-1]) for x, n in zip(tensors, (queries, keys, keys), strict=True)]
     empty = [x.detach().new_zeros(()).expand(shape) for x, shape in zip(tensors, shapes, strict=True)]
-    call = _prepare(*_three(empty), **options)
+    call = checked_call(*_three(empty), **options)
     name = select.choose(impl, call.problem)
     B, Hq = call.problem.query.shape[:2]
     Hk = call.problem.key.shape[1]
     if want is not None:
         small = dataclasses.replace(want, contributions=False, output_weight=None)
         p = call.problem
-        measured.ready(small, p.query, p.key, p.value, call.mask.padded(call.sizes), p.dtype)
+        ready(small, p.query, p.key, p.value, call.mask.padded(call.sizes), p.dtype)
         if want.output_weight is not None:
-            measured.value_norms(p.value[:, :, :0], want.output_weight, Hq, p.dtype)
+            value_norms(p.value[:, :, :0], want.output_weight, Hq, p.dtype)
     ranks = mesh.size()
     if scheme == "heads" and Hk % ranks:
         raise ArgumentError(

@@ -7,14 +7,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from clearhead.attention import _Call
+from clearhead.arguments import CheckedCall
 from clearhead.kernels.problem import tighten
-from clearhead.masks import Plan
+from clearhead.plans import Plan
 
 CHUNK = 1 << 24  # pairs looked at together, where an interval does not say it all
 
 
-def count_cells(call: _Call, rows: list[int], columns: list[int]) -> Tensor:
+def count_cells(call: CheckedCall, rows: list[int], columns: list[int]) -> Tensor:
     """Pairs in sight, padding queries left out, of every cell: float64 (b, h, rows, columns), b and h 1 where they may be.
 
     O(T · columns) where intervals say who sees whom, else O(pairs).

@@ -14,7 +14,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.functional import pad
 
-from clearhead.attention import _Call, _observe
+from clearhead.arguments import CheckedCall
+from clearhead.attention import observe_call
 from clearhead.distributed.cells import count_cells
 from clearhead.distributed.layout import Layout
 from clearhead.distributed.moving import over_ranks, summed_parts, to_sequence, together, whole
@@ -76,8 +77,8 @@ class ShardedObservation(Observation):
 
 
 def by_heads(
-    calls: Sequence[_Call],
-    call: _Call,
+    calls: Sequence[CheckedCall],
+    call: CheckedCall,
     want: Observables,
     impl: str,
     mesh: DeviceMesh,
@@ -95,7 +96,7 @@ def by_heads(
         weight = weight[:, first * Dv : (first + h) * Dv]
     if rows is not None and rows.ndim == 3 and rows.shape[1] == Hq > 1:
         rows = rows[:, heads]
-    seen = _observe(mine, dataclasses.replace(want, output_weight=weight, row_weights=rows), impl, gradients=False)
+    seen = observe_call(mine, dataclasses.replace(want, output_weight=weight, row_weights=rows), impl, gradients=False)
     rank, values = mesh.get_local_rank(), dict(seen.values)
     if not _differs_by_head(call):  # counts are the same for every head: nothing to send
         for name in {"visible", "viewers"} & set(values):
@@ -111,8 +112,8 @@ def by_heads(
 
 
 def by_queries(
-    calls: Sequence[_Call],
-    call: _Call,
+    calls: Sequence[CheckedCall],
+    call: CheckedCall,
     want: Observables,
     impl: str,
     mesh: DeviceMesh,
@@ -127,7 +128,7 @@ def by_queries(
     runs = []
     for span in spans:
         of_run = _run_of(calls, queries.spans(rank), span)
-        runs.append(_observe(of_run, _of_run(want, span, offset, sizes.Tq), impl, gradients=False))
+        runs.append(observe_call(of_run, _of_run(want, span, offset, sizes.Tq), impl, gradients=False))
     values: dict[str, Tensor] = {}
     sums: dict[str, Tensor] = {}
     for name in _measured_anywhere(runs[0], want):
@@ -175,12 +176,12 @@ def _sharded(
     )
 
 
-def _padded(call: _Call, at: Tensor) -> Tensor | None:
+def _padded(call: CheckedCall, at: Tensor) -> Tensor | None:
     padded = call.mask.padded(call.sizes)
     return None if padded is None else padded[:, at.to(padded.device)]
 
 
-def _differs_by_head(call: _Call) -> bool:
+def _differs_by_head(call: CheckedCall) -> bool:
     """Whether heads may see different keys."""
     dense, bias = call.problem.plan.dense, call.problem.bias
     return any(x is not None and x.shape[1] > 1 for x in (dense, bias))
@@ -233,7 +234,7 @@ def _unlike(span: tuple[int, int], Tq: int, Tk: int) -> list[tuple[int, int]]:
     return [(start, end - 1), (end - 1, end)]
 
 
-def _run_of(calls: Sequence[_Call], spans: list[tuple[int, int]], span: tuple[int, int]) -> _Call:
+def _run_of(calls: Sequence[CheckedCall], spans: list[tuple[int, int]], span: tuple[int, int]) -> CheckedCall:
     """The call of a run, cut where `_unlike` cut it."""
     for call, (start, end) in zip(calls, spans, strict=True):
         if (start, end) == span:
@@ -243,7 +244,7 @@ def _run_of(calls: Sequence[_Call], spans: list[tuple[int, int]], span: tuple[in
     raise RuntimeError(f"no run holds {span}")
 
 
-def _cut(call: _Call, start: int, end: int) -> _Call:
+def _cut(call: CheckedCall, start: int, end: int) -> CheckedCall:
     from clearhead.distributed.parts import part
 
     p = call.problem
@@ -307,7 +308,7 @@ def _rows(
 
 
 def _maps(
-    runs: list[Observation], spans: list[tuple[int, int]], call: _Call, want: Observables, mesh: DeviceMesh
+    runs: list[Observation], spans: list[tuple[int, int]], call: CheckedCall, want: Observables, mesh: DeviceMesh
 ) -> dict[str, Tensor]:
     """Cells from the pieces of them that runs met: sums by how many pairs each had in sight."""
     sizes = call.sizes

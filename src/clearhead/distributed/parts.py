@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.attention import _Call
-from clearhead.masks import Mask, Plan, Sizes
+from clearhead.arguments import CheckedCall
+from clearhead.masks import Mask, Sizes
+from clearhead.plans import Plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,7 @@ class Part(Mask):
         return None if found is None else found[:, self.queries]
 
 
-def part(call: _Call, query: Tensor, key: Tensor, value: Tensor, *, heads: slice, queries: slice) -> _Call:
+def part(call: CheckedCall, query: Tensor, key: Tensor, value: Tensor, *, heads: slice, queries: slice) -> CheckedCall:
     """The call of these tensors, which are `heads` and `queries` of the whole `call`'s, with all of its keys."""
     p, sizes = call.problem, call.sizes
     Tq = query.shape[2]
@@ -63,7 +64,7 @@ def part(call: _Call, query: Tensor, key: Tensor, value: Tensor, *, heads: slice
         sinks=None if p.sinks is None else p.sinks[heads],
         offset=p.first_position + (queries.start or 0),
     )
-    return _Call(problem, mask, here, (sizes.B,), headless=False)
+    return CheckedCall(problem, mask, here, (sizes.B,), headless=False)
 
 
 def _heads(x: Tensor, heads: slice) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from clearhead.kernels import select, tiled_backward
 from clearhead.kernels.problem import Gradients, Problem, exact
-from clearhead.masks import Plan
+from clearhead.plans import Plan
 
 
 def _operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.masks import Plan
+from clearhead.plans import Plan
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from clearhead.attention import DTYPES, Prepared, prepare
+from clearhead.arguments import DTYPES, checked_call
+from clearhead.attention import Prepared
 from clearhead.errors import ArgumentError
 from clearhead.masks import Causal, Dense, Intervals, Mask
 from clearhead.watch import multihead
@@ -81,7 +82,7 @@ class Door(TorchFunctionMode):
         elif call.get("is_causal"):
             mask = _start(Tq, Tk)
             key, value = (_fitted(x, Tq) for x in (key, value))
-        return prepare(query, key, value, mask=mask, bias=bias, scale=call.get("scale"))
+        return Prepared(checked_call(query, key, value, mask=mask, bias=bias, scale=call.get("scale")))
 
     def _mask(self, given: Tensor | None, Tq: int, Tk: int) -> tuple[Mask | None, Tensor | None]:
         """The mask and the bias that `attn_mask` is; the layers of a model mostly share one tensor."""

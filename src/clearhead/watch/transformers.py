@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.attention import Prepared, observer, prepare
+from clearhead.arguments import checked_call
+from clearhead.attention import Prepared, observer
 from clearhead.errors import ArgumentError, message
 from clearhead.masks import Causal, Mask, Window
 from clearhead.observables import Observables, Observation
@@ -122,7 +123,7 @@ def _prepared(
     if given.get("position_bias") is not None:
         more = given["position_bias"][..., :keys]
         bias = more if bias is None else bias + more
-    call = prepare(
+    call = checked_call(
         query,
         key[:, :, :keys],
         value[:, :, :keys],
@@ -132,7 +133,7 @@ def _prepared(
         softcap=given.get("softcap"),
         sinks=given.get("s_aux"),
     )
-    return call, place
+    return Prepared(call), place
 
 
 def _unmasked(module: nn.Module, Tq: int, Tk: int, given: dict[str, Any]) -> tuple[Mask | None, int]:

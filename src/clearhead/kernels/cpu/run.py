@@ -20,9 +20,9 @@ from clearhead.kernels.cpu.call import Builder, describe
 from clearhead.kernels.cpu.machine import BLOCK, CHAINS, RUN, shape
 from clearhead.kernels.problem import Gradients, Problem, tighten, viewers_by_intervals, visible_by_intervals
 from clearhead.kernels.terms import Terms
-from clearhead.masks import Plan
 from clearhead.measuring import Measuring
 from clearhead.observables import Observables
+from clearhead.plans import Plan
 
 ALONE = 200_000  # multiply-adds that are done before another thread has woken up
 STRIPS = 4  # strips of a task: a block of keys is fetched once for all of them

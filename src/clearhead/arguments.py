@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from clearhead.biases import ALiBi
-from clearhead.errors import ArgumentError, message, shape_of
+from clearhead.errors import ArgumentError, dtype_name, message, shape_of
 from clearhead.kernels.problem import Problem
 from clearhead.masks import All, Causal, Dense, Mask, Prefix, Sizes, Window
 from clearhead.plans import Plan
@@ -168,7 +168,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
                 message(
                     name,
                     expected="dtype float32, bfloat16, float16 or float64",
-                    got=str(x.dtype).removeprefix("torch."),
+                    got=dtype_name(x.dtype),
                     remedy=f"Convert it: {name}.float().",
                 )
             )

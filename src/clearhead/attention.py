@@ -13,6 +13,7 @@ from torch import Tensor
 from clearhead import reference
 from clearhead.arguments import CheckedCall, checked_call
 from clearhead.biases import ALiBi
+from clearhead.errors import dtype_name
 from clearhead.kernels import observed, ops, select
 from clearhead.kernels.problem import Problem, exact
 from clearhead.masks import Mask
@@ -137,7 +138,7 @@ def explain(
     p = call.problem
     B, Hq, Tq, D = p.query.shape
     head = (
-        f"attention on {p.query.device}, {str(p.query.dtype).removeprefix('torch.')}: "
+        f"attention on {p.query.device}, {dtype_name(p.query.dtype)}: "
         f"B={B} Hq={Hq} Hk={p.key.shape[1]} Tq={Tq} Tk={p.key.shape[2]} D={D} Dv={p.value.shape[3]}, mask {call.mask!r}"
     )
     return head + "\n" + select.table(select.choose(impl, p), impl, p)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -58,6 +59,16 @@ def message(argument: str, *, expected: str, got: str, remedy: str) -> str:
     'top_k: expected an integer >= 0, got -1. Use 0 to switch it off.'
     """
     return f"{argument}: expected {expected}, got {got}. {remedy}"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype as people write it.
+
+    >>> import torch
+    >>> dtype_name(torch.float32)
+    'float32'
+    """
+    return str(dtype).removeprefix("torch.")
 
 
 def shape_of(tensor: Tensor, letters: str) -> str:

@@ -16,6 +16,7 @@ from clearhead.errors import ArgumentError, message
 from clearhead.kernels import select
 from clearhead.kernels.problem import Problem, tighten
 from clearhead.masks import Causal, Dense, Mask
+from clearhead.measuring import distance_bins, query_offset
 from clearhead.observables import Observables, Observation, measured
 
 SIZES = (512, 2048)  # tokens of the two calls that are timed
@@ -222,7 +223,7 @@ def _kept_bytes(call: CheckedCall, observables: Observables, rates: _Rates) -> i
     p = call.problem
     B, Hq, Tq, _ = p.query.shape
     Tk, Dv = p.value.shape[2:]
-    bins = 1 + (max(1, Tq, Tk) - 1).bit_length()  # of distances: one for 0, and one for every power of two
+    bins = distance_bins(query_offset(observables, Tq, Tk), Tq, Tk)
     sizes = {"B": B, "Hq": Hq, "Tq": Tq, "Tk": Tk, "Dv": Dv, "bins": bins}
     known = measured(Observation)
     total = 0

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from clearhead.attention import Prepared
+from clearhead.biases import ALiBi
 from clearhead.errors import InputError
 from clearhead.kernels.problem import tighten
 from clearhead.masks import Dense, Intervals, Mask, Sizes
@@ -88,8 +89,6 @@ class Kept:
         """The pattern of all calls together. Raises `InputError` where something of it was not kept."""
         if self.gap is not None:
             raise InputError(f"no pattern of this layer: {self.gap}")
-        from clearhead.biases import ALiBi
-
         return Pattern(
             _joined(self.queries),
             _joined(self.keys),

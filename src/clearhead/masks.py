@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from clearhead.errors import ArgumentError, message
+from clearhead.errors import ArgumentError, dtype_name, message
 from clearhead.plans import Plan
 
 Align = Literal["end", "start"] | int | Tensor
@@ -495,7 +495,7 @@ class Dense(Mask):
                 message(
                     "mask",
                     expected="a mask object, or a bool tensor in which True means may attend",
-                    got=f"a {str(self.pairs.dtype).removeprefix('torch.')} tensor of shape {tuple(self.pairs.shape)}",
+                    got=f"a {dtype_name(self.pairs.dtype)} tensor of shape {tuple(self.pairs.shape)}",
                     remedy="Numbers that are added to the scores go to bias=; for a 0/1 mask use mask.bool().",
                 )
             )

@@ -46,7 +46,7 @@ def ready(
     B, Hq, Tq, _ = query.shape
     Tk, device = key.shape[2], query.device
     _check_rows(want.rows, Tq)
-    offset = Tk - Tq if want.first_query is None else want.first_query - want.first_key
+    offset = query_offset(want, Tq, Tk)
     piece = want.first_key > 0 or want.first_query is not None
     tokens = _by_sample("token_ids", want.token_ids, "Tk", want.first_key + Tk, B, device, longer=piece)
     key_groups = _by_sample("key_groups", want.key_groups, "Tk", Tk, B, device)
@@ -54,9 +54,8 @@ def ready(
     groups = 0
     if key_groups is not None:
         if query_groups is None:
-            query_groups = _at_queries(key_groups, Tq, offset)
-        groups = 1 + max([int(x.max()) for x in (key_groups, query_groups) if x.numel()], default=-1)
-    farthest = max(abs(offset + Tq - 1), abs(offset - Tk + 1)) if Tq and Tk else 0
+            query_groups = groups_at_queries(key_groups, Tq, offset)
+        groups = count_groups(key_groups, query_groups)
     return Measuring(
         want=want,
         offset=offset,
@@ -67,8 +66,33 @@ def ready(
         groups=groups,
         row_weights=_row_weights(want.row_weights, B, Hq, Tq, device, dtype),
         value_norm=value_norms(value, want.output_weight, Hq, dtype) if want.contributions else None,
-        bins=1 + farthest.bit_length(),
+        bins=distance_bins(offset, Tq, Tk),
     )
+
+
+def query_offset(want: Observables, Tq: int, Tk: int) -> int:
+    """Position of query 0, counted from the call's own key 0: the last query stands at the last key unless told otherwise."""
+    return Tk - Tq if want.first_query is None else want.first_query - want.first_key
+
+
+def distance_bins(offset: int, Tq: int, Tk: int) -> int:
+    """How many bins of 0, 1, 2-3, 4-7, … tokens hold every distance of a call, ahead and back."""
+    farthest = max(abs(offset + Tq - 1), abs(offset - Tk + 1)) if Tq and Tk else 0
+    return 1 + farthest.bit_length()
+
+
+def count_groups(*ids: Tensor | None) -> int:
+    """G: one more than the largest number of a group."""
+    return 1 + max((int(x.max()) for x in ids if x is not None and x.numel()), default=-1)
+
+
+def groups_at_queries(key_groups: Int[Tensor, "*b tk"], Tq: int, offset: int) -> Int[Tensor, "*b tq"]:
+    """The groups of the keys at the queries' own positions; −1 where there is no such key."""
+    Tk = key_groups.shape[-1]
+    a = torch.arange(Tq, device=key_groups.device) + offset
+    if not Tk:
+        return key_groups.new_full((*key_groups.shape[:-1], Tq), -1)
+    return torch.where((a >= 0) & (a < Tk), key_groups[..., a.clamp(0, Tk - 1)], -1)
 
 
 def value_norms(value: Tensor, output_weight: Tensor | None, Hq: int, dtype: torch.dtype) -> Tensor:
@@ -150,15 +174,6 @@ def _by_sample(
         )
     whole = ids if ids.ndim == 2 else ids[None]
     return whole.to(device, torch.int64)
-
-
-def _at_queries(key_groups: Tensor, Tq: int, offset: int) -> Tensor:
-    """The groups of the keys at the queries' own positions; −1 where there is no such key."""
-    Tk = key_groups.shape[1]
-    a = torch.arange(Tq, device=key_groups.device) + offset
-    if not Tk:
-        return key_groups.new_full((len(key_groups), Tq), -1)
-    return torch.where((a >= 0) & (a < Tk), key_groups[:, a.clamp(0, Tk - 1)], -1)
 
 
 def _row_weights(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clearhead.arguments import CheckedCall, checked_call
 from clearhead.biases import ALiBi
-from clearhead.errors import ArgumentError, message
+from clearhead.errors import ArgumentError, dtype_name, message
 from clearhead.kernels import ops, select
 from clearhead.kernels.problem import Problem, exact, tighten
 from clearhead.kernels.rectangle import Head, Rectangle, keep
@@ -276,7 +276,7 @@ class Pattern:
 
     def __repr__(self) -> str:
         letters = ", ".join(f"{a}={n}" for a, n in zip(("B", "Hq", "Tq", "Tk"), self.shape, strict=True))
-        kept = str(self._problem.query.dtype).removeprefix("torch.")
+        kept = dtype_name(self._problem.query.dtype)
         return f"Pattern({letters}, from {kept} on {self.device}, {self.levels} zoom levels)"
 
     # ----------------------------------------------------------------------------------------------- what it is made of

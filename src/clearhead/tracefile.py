@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from clearhead.errors import InputError
+from clearhead.errors import InputError, dtype_name
 from clearhead.keeping import Kept
 from clearhead.kernels.problem import tighten
 from clearhead.masks import Planned, Sizes
@@ -190,7 +190,7 @@ def _kept_again(told: dict[str, Any], n: int, tensors: Mapping[str, Tensor]) -> 
 def _coded(name: str, x: Tensor, *, exact: bool) -> tuple[Tensor, dict[str, Any]]:
     """A tensor as it is stored, and how to make it what it was."""
     x = x.detach().cpu()
-    how: dict[str, Any] = {"dtype": str(x.dtype).removeprefix("torch.")}
+    how: dict[str, Any] = {"dtype": dtype_name(x.dtype)}
     if x.dtype == torch.int64 and x.numel():
         least = int(x.min())
         span = int(x.max()) - least

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from clearhead.errors import dtype_name
 from clearhead.masks import All, Causal, Documents, Mask, Window
 
 Kind = Literal["forward", "backward", "decode", "window", "documents", "overhead", "observe"]
@@ -61,7 +62,7 @@ class Case:
             "window": f"window {self.part}",
             "documents": f"{self.part} {self.sees}",
         }
-        dtype = str(self.dtype).removeprefix("torch.")
+        dtype = dtype_name(self.dtype)
         return f"{which.get(self.kind, self.kind)} {dtype} D={self.D} T={self.T} {heads}"
 
     @property

@@ -11,6 +11,7 @@ from clearhead.bench.cases import Case
 from clearhead.bench.machine import Machine
 from clearhead.bench.measure import Spread
 from clearhead.bench.run import Result, Row, limit_percent
+from clearhead.errors import dtype_name
 
 SCHEMA = 1
 PACKAGES = ("torch", "numpy", "numba", "onnxruntime", "openvino")
@@ -36,7 +37,7 @@ def _case(result: Result, machine: Machine) -> dict[str, object]:
     return {
         "name": case.name,
         "kind": case.kind,
-        "dtype": str(case.dtype).removeprefix("torch."),
+        "dtype": dtype_name(case.dtype),
         "sees": case.sees,
         "part": case.part,
         "B": case.B,

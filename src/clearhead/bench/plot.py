@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from clearhead.bench.cases import Case
 from clearhead.bench.machine import Machine
 from clearhead.bench.run import Result, limit_percent
-from clearhead.errors import InputError
+from clearhead.errors import InputError, dtype_name
 
 COLOURS = {
     "SDPA": "#777777",
@@ -42,7 +42,7 @@ def families(results: Sequence[Result]) -> dict[Family, list[Result]]:
     for result in sorted(results, key=lambda r: r.case.T):
         case = result.case
         if case.kind in KINDS:
-            found.setdefault((case.kind, str(case.dtype).removeprefix("torch."), case.D), []).append(result)
+            found.setdefault((case.kind, dtype_name(case.dtype), case.D), []).append(result)
     return dict(sorted(found.items(), key=lambda item: KINDS.index(item[0][0])))
 
 

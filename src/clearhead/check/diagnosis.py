@@ -24,6 +24,7 @@ from clearhead.check.settling import KEEPS
 from clearhead.check.source import Source, point
 from clearhead.check.state import Reading
 from clearhead.check.steps import Refused
+from clearhead.errors import dtype_name
 
 # Mistakes that are no formula, but a habit a check has seen: check → (id, what is right).
 DROPOUT_RIGHT = "F.dropout(weights, p, training=self.training), or nn.Dropout: nothing is dropped in eval"
@@ -224,7 +225,7 @@ def _precision(reading: Reading, sources: list[Source]) -> Explanation | None:
     for dtype in (torch.float16, torch.bfloat16):
         found = judged(bench.case, best[1], dtype, what="", plain=True)
         if found.error <= 3 * found.baseline_error:
-            short = str(dtype).removeprefix("torch.")
+            short = dtype_name(dtype)
             said = f"the right formula, computed in {short}: its error is what {short} loses"
             mistake = Mistake(
                 f"precision:{short}",

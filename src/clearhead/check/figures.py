@@ -30,6 +30,7 @@ from clearhead.check.layers import listening
 from clearhead.check.report import Finding
 from clearhead.check.search import SINGLE
 from clearhead.check.state import Reading
+from clearhead.errors import dtype_name
 from clearhead.reference import attention
 
 ORDINARY = ("square", "other sizes", "Tq < Tk", "one query", "Dv < D", "scale", "softcap", "window", "sinks")
@@ -186,7 +187,7 @@ def half_precision(reading: Reading) -> Finding:
         return skipped(name, "only where all values are right")
     formula, said, numbers, outcome = reading.base, [], {}, "right"
     for dtype in (torch.bfloat16, torch.float16):
-        short = str(dtype).removeprefix("torch.")
+        short = dtype_name(dtype)
         try:
             with in_dtype(reading, dtype):
                 case = case_of(reading)
@@ -332,6 +333,6 @@ def result_kind(reading: Reading) -> Finding:
     if subject.framework == "torch" and out.device.type != torch.device(subject.device).type:
         return wrong(name, f"inputs on {subject.device} give a result on {out.device}")
     if out.dtype != torch.float32:
-        short = str(out.dtype).removeprefix("torch.")
+        short = dtype_name(out.dtype)
         return note(name, f"float32 in, {short} out")
     return right(name, "float32 in, float32 out")

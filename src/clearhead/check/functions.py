@@ -15,6 +15,7 @@ from clearhead.check.calling import Failed, Habits, Watcher, as_tensor, call
 from clearhead.check.formula import Case
 from clearhead.check.parameters import Parameter, roles_of, words
 from clearhead.check.steps import Array
+from clearhead.errors import dtype_name
 
 
 @dataclass(frozen=True)
@@ -191,9 +192,7 @@ class FunctionSubject:
         if tuple(out.shape) != expected:
             raise Failed("odd result", f"returned shape {tuple(out.shape)}, where {expected} is expected")
         if not out.is_floating_point():
-            raise Failed(
-                "odd result", f"returned {str(out.dtype).removeprefix('torch.')}, where floating numbers are expected"
-            )
+            raise Failed("odd result", f"returned {dtype_name(out.dtype)}, where floating numbers are expected")
         if self.layout == "bthd":
             out = out.transpose(1, 2)
         elif self.layout == "btc":

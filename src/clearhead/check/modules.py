@@ -17,6 +17,7 @@ from clearhead.check.functions import array
 from clearhead.check.layers import Found, find, listening, randomise
 from clearhead.check.parameters import Parameter, roles_of, words
 from clearhead.check.steps import Array
+from clearhead.errors import dtype_name
 
 LENGTHS = (7, 16, 8, 4, 32, 12, 64, 128)  # tried in this order for a module that does not say its length
 LAYOUTS = {"btc": "(B, T, C)", "tbc": "(T, B, C), not batch-first", "tc": "(T, C), no batch"}
@@ -248,9 +249,7 @@ def as_result(result: Any, subject: ModuleSubject, x: Tensor) -> Tensor:
             f"returned shape {tuple(out.shape)} for x {tuple(x.shape)}, where ({shape}, width) is expected",
         )
     if not out.is_floating_point():
-        raise Failed(
-            "odd result", f"returned {str(out.dtype).removeprefix('torch.')}, where floating numbers are expected"
-        )
+        raise Failed("odd result", f"returned {dtype_name(out.dtype)}, where floating numbers are expected")
     out = subject.from_layout(out)
     return out if out.requires_grad and torch.is_grad_enabled() else out.detach().to("cpu")
 

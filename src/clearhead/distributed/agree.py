@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 import clearhead
-from clearhead.errors import ArgumentError, RanksError, message
+from clearhead.errors import ArgumentError, RanksError, dtype_name, message
 
 DIGEST = 4  # int64 words
 WHOLE = (
@@ -90,7 +90,7 @@ def _gathered(mine: Tensor, mesh: DeviceMesh, timeout: float, facts: Facts) -> l
 def told(x: object) -> str:
     """An argument as a fact: readable, and different wherever the argument would make a difference."""
     if isinstance(x, Tensor):
-        return f"{_short(x.dtype)} {tuple(x.shape)} #{_digest(x)}"
+        return f"{dtype_name(x.dtype)} {tuple(x.shape)} #{_digest(x)}"
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
         fields = [(field.name, getattr(x, field.name), field.default) for field in dataclasses.fields(x)]
         given = [f"{n}={told(v)}" for n, v, default in fields if isinstance(v, Tensor) or v != default]
@@ -98,10 +98,6 @@ def told(x: object) -> str:
     if isinstance(x, Mapping):
         return "{" + ", ".join(f"{n}: {told(v)}" for n, v in x.items()) + "}"
     return repr(x)
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _digest(x: Tensor) -> str:

@@ -21,7 +21,7 @@ from clearhead.distributed.moving import to_heads, to_sequence, whole
 from clearhead.distributed.observing import ShardedObservation
 from clearhead.distributed.parts import part
 from clearhead.distributed.refusing import refusing
-from clearhead.errors import ArgumentError, ClearheadError, message, shape_of
+from clearhead.errors import ArgumentError, ClearheadError, dtype_name, message, shape_of
 from clearhead.kernels import select
 from clearhead.masks import Mask
 from clearhead.measuring import ready, value_norms
@@ -274,7 +274,7 @@ def _facts(
     for name, letters, x in zip(("query", "key", "value"), ("Hq T D", "Hk T D", "Hk T Dv"), tensors, strict=True):
         shape = shape_of(x[..., :0, :], letters if x.ndim > 2 else letters[3:]).replace("T=0", "T")
         grad = ", with gradient" if torch.is_grad_enabled() and x.requires_grad else ""
-        facts[name] = f"{str(x.dtype).removeprefix('torch.')} {shape} on {x.device.type}{grad}"
+        facts[name] = f"{dtype_name(x.dtype)} {shape} on {x.device.type}{grad}"
     device = tensors[0].device.type
     if torch.is_autocast_enabled(device):
         facts["autocast"] = str(torch.get_autocast_dtype(device))

@@ -19,12 +19,13 @@ from clearhead.attention import observe_call
 from clearhead.distributed.cells import count_cells
 from clearhead.distributed.layout import Layout
 from clearhead.distributed.moving import over_ranks, summed_parts, to_sequence, together, whole
+from clearhead.distributed.parts import part
 from clearhead.distributed.refusing import refusing
 from clearhead.masks import Sizes
+from clearhead.measuring import count_groups, distance_bins, groups_at_queries, query_offset
 from clearhead.observables import Observables, Observation, measured
 
 KINDS = {name: quantity.shape.split() for name, quantity in measured(Observation).items()}
-MAPS = ("map_mean", "map_max")
 
 
 def per_query(name: str) -> bool:
@@ -123,8 +124,8 @@ def by_queries(
     """Runs of queries, each measured against all keys here, to all of this rank's queries; sums over queries go to all."""
     sizes, rank = call.sizes, mesh.get_local_rank()
     spans = [x for run in queries.spans(rank) for x in _unlike(run, sizes.Tq, sizes.Tk)]
-    offset = sizes.Tk - sizes.Tq if want.first_query is None else want.first_query - want.first_key
-    groups, bins = _groups(want), _bins(offset, sizes.Tq, sizes.Tk)
+    offset = query_offset(want, sizes.Tq, sizes.Tk)
+    groups, bins = count_groups(want.key_groups, want.query_groups), distance_bins(offset, sizes.Tq, sizes.Tk)
     runs = []
     for span in spans:
         of_run = _run_of(calls, queries.spans(rank), span)
@@ -245,8 +246,6 @@ def _run_of(calls: Sequence[CheckedCall], spans: list[tuple[int, int]], span: tu
 
 
 def _cut(call: CheckedCall, start: int, end: int) -> CheckedCall:
-    from clearhead.distributed.parts import part
-
     p = call.problem
     return part(call, p.query[:, :, start:end], p.key, p.value, heads=slice(None), queries=slice(start, end))
 
@@ -256,10 +255,7 @@ def _of_run(want: Observables, span: tuple[int, int], offset: int, Tq: int) -> O
     given = {field.name: getattr(want, field.name) for field in dataclasses.fields(Observables)}
     groups = want.query_groups
     if groups is None and want.key_groups is not None:
-        Tk = want.key_groups.shape[-1]
-        a = torch.arange(Tq, device=want.key_groups.device) + offset
-        inside = (a >= 0) & (a < Tk)
-        groups = torch.where(inside, want.key_groups[..., a.clamp(0, max(Tk - 1, 0))] if Tk else a, -1)
+        groups = groups_at_queries(want.key_groups, Tq, offset)
     given |= {
         "first_query": offset + want.first_key + start,
         "rows": tuple(r % Tq - start for r in want.rows if start <= r % Tq < end),
@@ -267,16 +263,6 @@ def _of_run(want: Observables, span: tuple[int, int], offset: int, Tq: int) -> O
         "row_weights": None if want.row_weights is None else want.row_weights[..., start:end],
     }
     return _OfRun(**given, start=start, count=end - start, queries=Tq)
-
-
-def _groups(want: Observables) -> int:
-    every = [x for x in (want.key_groups, want.query_groups) if x is not None and x.numel()]
-    return 1 + max((int(x.max()) for x in every), default=-1)
-
-
-def _bins(offset: int, Tq: int, Tk: int) -> int:
-    farthest = max(abs(offset + Tq - 1), abs(offset - Tk + 1)) if Tq and Tk else 0
-    return 1 + farthest.bit_length()
 
 
 def _grown(name: str, x: Tensor, groups: int, bins: int) -> Tensor:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead.errors import ArgumentError, ImplementationError, message
+from clearhead.errors import ArgumentError, ImplementationError, dtype_name, message
 from clearhead.kernels.problem import Gradients, Problem
 
 NAMES = ("cpu", "tiled", "reference")
@@ -87,7 +87,7 @@ def why_not_cpu(problem: Problem | None) -> str | None:
         if problem.query.device.type != "cpu":
             return f"the tensors are on {problem.query.device}"
         if problem.query.dtype not in CPU_DTYPES:
-            return f"they have no {str(problem.query.dtype).removeprefix('torch.')}"
+            return f"they have no {dtype_name(problem.query.dtype)}"
     return None
 
 

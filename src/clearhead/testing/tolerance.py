@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from clearhead.errors import ArgumentError, message
+from clearhead.errors import ArgumentError, dtype_name, message
 
 FACTOR = 2.0
 GRADIENT_FACTOR = 3.0
@@ -60,7 +60,7 @@ worst at (0,): got 1.5, truth 1.0
         sign, verdict = ("<=", "agrees") if self.ok else (">", "differs")
         return (
             f"{self.what} {verdict}: error {self.error:.3e} {sign} allowed {self.allowed:.3e} = {self.factor:g} x "
-            f"{self.baseline_error:.3e} (math path) + {self.rounding:.3e} (rounding, {_short(self.dtype)}); "
+            f"{self.baseline_error:.3e} (math path) + {self.rounding:.3e} (rounding, {dtype_name(self.dtype)}); "
             f"worst at {self.worst}: got {self.got!r}, truth {self.truth!r}"
         )
 
@@ -196,7 +196,3 @@ def _distance(x: Tensor, exact: Tensor) -> Tensor:
     """|x − exact|; 0 where both are NaN or the same infinity, infinite where only one is."""
     same = (x == exact) | (x.isnan() & exact.isnan())
     return torch.where(same, 0.0, (x - exact).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from clearhead.arguments import DTYPES, checked_call
 from clearhead.attention import Prepared
-from clearhead.errors import ArgumentError
+from clearhead.errors import ArgumentError, dtype_name
 from clearhead.masks import Causal, Dense, Intervals, Mask
 from clearhead.watch import multihead
 
@@ -105,7 +105,7 @@ def _why_not(query: object, key: object, value: object) -> str | None:
         if type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta:
             return f"{'meta tensors' if x.is_meta else type(x).__name__} are not computed here and now"
         if x.dtype not in DTYPES:
-            return f"{str(x.dtype).removeprefix('torch.')} cannot be observed"
+            return f"{dtype_name(x.dtype)} cannot be observed"
     if torch.compiler.is_compiling():
         return "a compiled graph is traced once and replayed unseen"
     return None

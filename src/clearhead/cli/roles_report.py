@@ -8,7 +8,8 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from clearhead.roles import BROAD, ROLES, THRESHOLD, Calibrated, RoleScore, says_most
+from clearhead.roles import ROLES, Calibrated, RoleScore
+from clearhead.roles.scores import BROAD, THRESHOLD, says_most
 from clearhead.trace import Head
 from clearhead.viewer.view import View
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from clearhead.errors import InputError
 from clearhead.observables import Observables, Observation
+from clearhead.roles.scores import NEAR
 from clearhead.survey.packing import Pack
 from clearhead.survey.sketch import BUCKETS, Scale
 from clearhead.trace import Trace
@@ -54,7 +55,6 @@ WITH_NULL = frozenset(QUANTITIES) - {
     "received",
     "sink",
 }  # uniform attention has a value that says something
-NEAR = 8  # tokens: itself and the seven beside it
 LEAST_KEYS = 8  # a strong weight among fewer keys is no example of anything
 
 
@@ -219,7 +219,7 @@ class Measured:
         return [[int(d) for d in order[:, n] if self.best[d, n] >= 0] for n in range(len(self.heads))]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything but examples, as `merging` adds it up. Empty if nothing was read."""
+        """Everything but examples, as `adding` adds it up. Empty if nothing was read."""
         if not self.heads:
             return {}
         per_document = np.where(

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clearhead import roles
 from clearhead.errors import InputError
+from clearhead.roles.scores import judged, label
 from clearhead.survey import state
 from clearhead.survey.measure import WITH_NULL, Quantity
 from clearhead.survey.sketch import BUCKETS, RELATIVE_ERROR
@@ -168,17 +168,17 @@ def _roles(arrays: state.Arrays, heads: list[Head], o: int, quantity: Quantity) 
         count = int(arrays["document_count"][o, n])
         score = float(arrays["document_mean"][o, n]) if count else math.nan
         null = float(arrays["null"][o, n]) / count if count else math.nan
-        judged = roles._judged(quantity.role, score, null)
+        found = judged(quantity.role, score, null)
         yield {
             "layer": head.layer, "head": head.head, "role": quantity.role, "score": score,
             "standard_error": _error(count, float(arrays["document_squares"][o, n])), "documents": count,
-            "uniform": null, "threshold": judged.threshold, "labelled": judged.labelled,
+            "uniform": null, "threshold": found.threshold, "labelled": found.labelled,
         }  # fmt: skip
 
 
 def _head(head: Head, of_roles: list[Row]) -> Row:
     mine = [row for row in of_roles if (row["layer"], row["head"]) == tuple(head)]
-    found = roles.label(roles._judged(row["role"], row["score"], row["uniform"]) for row in mine)
+    found = label(judged(row["role"], row["score"], row["uniform"]) for row in mine)
     error = next((row["standard_error"] for row in mine if found is not None and row["role"] == found.role), math.nan)
     return {
         "layer": head.layer, "head": head.head, "role": None if found is None else found.role,

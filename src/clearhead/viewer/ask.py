@@ -14,7 +14,8 @@ from torch import Tensor
 from clearhead.errors import InputError
 from clearhead.models import Model
 from clearhead.observables import Observables
-from clearhead.roles import looked_up, roles, visible_keys
+from clearhead.roles import looked_up, roles
+from clearhead.roles.scores import visible_keys
 from clearhead.trace import Head, Trace
 from clearhead.viewer.view import View
 from clearhead.watch import watch
@@ -166,7 +167,7 @@ def _even(trace: Trace, ids: Tensor, groups: Tensor, written: range, documents: 
     equal = (ids[None] == ids[at][:, None]).double()  # (written, T)
     shares, counts = [], torch.zeros(documents, dtype=torch.float64)
     for call in trace.calls:
-        seen = visible_keys(call.observation)[at - 1][:, None]
+        seen = visible_keys(call.observation).cpu()[at - 1][:, None]
         place = torch.arange(len(ids))[None]
         sight = ((place < at[:, None]) & (place >= at[:, None] - seen)).double() / seen  # (written, T)
         shares += [(sight @ member).mean(0)] * call.heads

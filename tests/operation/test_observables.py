@@ -98,6 +98,23 @@ def test_ties_go_to_the_smaller_key(impl: str) -> None:
         assert wide.top_keys[0, 0, -1].tolist() == [T - 2]
 
 
+@pytest.mark.parametrize("impl", ["tiled", "reference"])
+def test_ties_for_the_last_place_go_to_the_smaller_key_wherever_the_others_stand(impl: str) -> None:
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        logits = torch.zeros(1000)
+        places = torch.randperm(1000, generator=generator)[:12]
+        logits[places] = torch.tensor(
+            [9.0, 8, 7, 6, 5, 5, 4, 3, 3, 3, 3, 3]
+        )  # five compete for the last place of eight
+        keys = torch.zeros(1, 1, 1000, 4)
+        keys[0, 0, :, 0] = logits
+        query = torch.zeros(1, 1, 1, 4)
+        query[..., 0] = 1.0
+        seen = observe(query, keys, keys, scale=1.0, impl=impl, observables=Observables(top_k=8))
+        assert seen.top_keys[0, 0, 0].tolist() == logits.sort(descending=True, stable=True).indices[:8].tolist()
+
+
 @pytest.mark.parametrize("impl", ["cpu", "tiled"])
 @pytest.mark.parametrize("T", [33, 256, 1500])
 @pytest.mark.parametrize("k", [1, 8, 40])

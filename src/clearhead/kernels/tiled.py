@@ -1,8 +1,9 @@
 """Blocked PyTorch: any device, any dtype, O(T) memory forward and backward, differentiable twice.
 
-A block of query rows meets its keys tile by tile. Each tile has a softmax of its own, and tiles are merged by their
-log-sum-exps: with L = logaddexp(L_a, L_b), outputs and weights of a tile count e^{L_a − L}. An L is kept as two numbers, the
-largest logit m and L − m: where logits are as large as float32 goes, as masks written as numbers are, L alone would not do.
+A block of query rows meets its keys tile by tile. Each tile has a softmax of its own, and tiles are merged by what their
+rows add up to: outputs of a tile count Σ e^{z − m} over the tile by Σ e^{z − m} over all. An L is kept as these two numbers,
+the largest logit m and the sum: where logits are as large as float32 goes, as masks written as numbers are, L alone would not
+do. Rows that see nothing have the lowest finite m and the sum 0, so that no −inf meets another; every other sum is at least 1.
 Tiles in which no pair may be seen are not computed; tiles in which every pair may be seen carry no mask.
 """
 
@@ -94,7 +95,8 @@ class Workspace:
             size *= n
         held = self.buffers.get(name)
         if held is None or held.numel() < size:
-            held = self.buffers[name] = self.like.new_empty(size)
+            # Twice as long each time: blocks of causal rows grow, and every new length would be fresh pages.
+            held = self.buffers[name] = self.like.new_empty(1 << (size - 1).bit_length())
         return held[:size].view(shape)
 
 
@@ -170,8 +172,9 @@ def logits(
     bias: Tensor | None,
     visible: Tensor | None,
     out: Tensor | None = None,
+    sane: bool = False,
 ) -> Float[Tensor, "n rows keys"]:
-    """z of a tile, −inf where a pair may not be seen. In place when `out` is given."""
+    """z of a tile, −inf where a pair may not be seen. In place when `out` is given; `sane`: no product can be NaN."""
     in_place = out is not None
     # With beta 0 the first argument is never read, and the scale comes free with the product.
     z = torch.baddbmm(query.new_empty(()) if out is None else out, query, key.mT, beta=0, alpha=problem.scale, out=out)
@@ -187,9 +190,19 @@ def logits(
         if problem.slopes is not None:
             z = z.add_(_alibi(problem, s)) if in_place else z + _alibi(problem, s)
         if visible is not None:
-            z = z.masked_fill_(~visible, -torch.inf) if in_place else z.masked_fill(~visible, -torch.inf)
+            z = hide_(z, visible, sane) if in_place else z.masked_fill(~visible, -torch.inf)
         z = z.view(shape)
     return z
+
+
+def hide_(
+    z: Float[Tensor, "b h rows keys"], visible: Bool[Tensor, "#b #h rows keys"], sane: bool
+) -> Float[Tensor, "b h rows keys"]:
+    """Write −inf where a pair may not be seen. `sane`: nothing is NaN, and a minimum does it in a fifth of the time."""
+    if not sane:
+        return z.masked_fill_(~visible, -torch.inf)
+    limit = torch.full_like(visible, torch.inf, dtype=z.dtype).masked_fill_(~visible, -torch.inf)
+    return torch.minimum(z, limit, out=z)
 
 
 def _alibi(problem: Problem, s: Tile) -> Tensor:
@@ -233,22 +246,29 @@ def all_finite(*tensors: Tensor) -> bool:
     return all(bool(torch.isfinite(x.sum())) for x in tensors)
 
 
-def softmax_rows(z: Tensor, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights (into `out`), the maximum m and L − m of every row of z; a row of −inf gets weights 0, m −inf and 0."""
+def products_finite(p: Problem) -> bool:
+    """Whether no logit can be NaN or infinite: by Cauchy and Schwarz, on the way to q·k no number exceeds ‖Q‖ ‖K‖."""
+    if p.bias is not None or p.slopes is not None:
+        return False
+    largest = torch.linalg.vector_norm(p.query) * torch.linalg.vector_norm(p.key) * max(1.0, abs(p.scale))
+    return bool(torch.isfinite(largest))
+
+
+def softmax_rows(z: Tensor, out: Tensor, whole: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights (into `out`), the maximum m and Σ e^{z − m} of every row of z; 0, the lowest number and 0 where all is −inf.
+
+    `whole`: no logit is −inf, so there is no such row to look for.
+    """
     top = z.amax(-1, keepdim=True)
     torch.softmax(z, -1, out=out)
-    # The largest weight is e^{m − L}, so L needs no second sum over the row.
-    above = -out.amax(-1, keepdim=True).log()
-    empty = top == -torch.inf
-    if bool(empty.any()):
-        out.masked_fill_(empty, 0.0)
-        above = above.masked_fill(empty, 0.0)
-    return out, top, above
-
-
-def anchored(top: Tensor) -> Tensor:
-    """A maximum to measure from: 0 where nothing is seen and the maximum is −inf."""
-    return torch.where(top == -torch.inf, 0.0, top)
+    total = out.amax(-1, keepdim=True).reciprocal_()  # the largest weight is e^0 by the sum: no second pass to add up
+    if not whole:
+        empty = top == -torch.inf
+        if bool(empty.any()):
+            out.masked_fill_(empty, 0.0)
+            total.masked_fill_(empty, 0.0)
+            top.masked_fill_(empty, torch.finfo(top.dtype).min)
+    return out, top, total
 
 
 def share(part: Tensor, whole: Tensor) -> Tensor:
@@ -268,27 +288,32 @@ def attention(problem: Problem) -> tuple[Float[Tensor, "b hq tq dv"], Float[Tens
     """Output in the inputs' dtype, and L in the compute dtype."""
     p = ready(problem)
     out, lse = empty_results(p, problem.query.dtype)
-    finite = all_finite(p.value)
+    finite, sane = all_finite(p.value), products_finite(p)
     work = Workspace(p.query)
     for tiles in row_blocks(p):
-        above = None
+        total = None
         for s in tiles:
-            shape = tile_shape(p, s)
-            found = tile_weights(p, s, work.take("logits", *shape), work.take("weights", *shape))
-            if found is None:
+            visible = visible_pairs(p, s)
+            if visible is not None and not bool(visible.any()):
                 continue
-            weights, part_top, part_above, visible = found
+            bias = None if p.bias is None else bias_part(p, s)
+            shape = tile_shape(p, s)
+            z, weights = work.take("logits", *shape), work.take("weights", *shape)
+            z = logits(query_rows(p.query, s, p.groups), key_rows(p.key, s), p, s, bias, visible, z, sane)
+            weights, part_top, part_total = softmax_rows(z, weights, sane and visible is None)
             part = seen_product(weights, key_rows(p.value, s), careful(p, s, visible, finite))
-            if above is None:
-                mean, top, above = part, part_top, part_above
+            if total is None:
+                mean, top, total = part, part_top, part_total
             else:
                 highest = torch.maximum(top, part_top)
-                anchor = anchored(highest)
-                old, new = above + (top - anchor), part_above + (part_top - anchor)
-                top, above = highest, torch.logaddexp(old, new)
-                mean = mean.mul_(share(old, above)).add_(part.mul_(share(new, above)))
-        if above is not None:
-            finish_rows(p, tiles[0], mean, top, above, out, lse)
+                old, new = total * torch.exp(top - highest), part_total * torch.exp(part_top - highest)
+                top, total = highest, old + new
+                some = total.clamp(min=1)
+                mean = mean.mul_(old / some).add_(part.mul_(new / some))
+        if total is not None:
+            top, total, kept = bring_in_sink(p, tiles[0], top, total)
+            put_query_rows(out, tiles[0], p.groups, mean if kept is None else mean * kept)
+            put_query_rows(lse, tiles[0], p.groups, top + total.log())
     return out, lse
 
 
@@ -315,29 +340,12 @@ def tile_shape(p: Problem, s: Tile) -> tuple[int, int, int]:
     return s.batch_heads, p.groups * (s.i1 - s.i0), s.j1 - s.j0
 
 
-def tile_weights(
-    p: Problem, s: Tile, z: Tensor, weights: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None] | None:
-    """A tile's own weights, row maximum m and L − m, and which pairs may be seen; None for an empty tile.
-
-    Logits are written to `z`, weights to `weights`.
-    """
-    visible = visible_pairs(p, s)
-    if visible is not None and not bool(visible.any()):
-        return None
-    bias = None if p.bias is None else bias_part(p, s)
-    z = logits(query_rows(p.query, s, p.groups), key_rows(p.key, s), p, s, bias, visible, out=z)
-    weights, top, above = softmax_rows(z, weights)
-    return weights, top, above, visible
-
-
-def finish_rows(p: Problem, s: Tile, mean: Tensor, top: Tensor, above: Tensor, out: Tensor, lse: Tensor) -> None:
-    """Bring in the sink, and write the rows of a block to `out` and `lse`; m and L − m are (n, rows, 1)."""
-    anchor = anchored(top)
-    above = above + (top - anchor)  # −inf where nothing is seen
-    sink = sink_rows(p, s, anchor)
-    if sink is not None:
-        with_sink = torch.logaddexp(above, sink - anchor)
-        mean, above = mean * share(above, with_sink), with_sink
-    put_query_rows(out, s, p.groups, mean)
-    put_query_rows(lse, s, p.groups, anchor + above)
+def bring_in_sink(p: Problem, s: Tile, top: Tensor, total: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """m and Σ e^{z − m} of rows (n, rows, 1) with the sink's logit among them, and the share of the weight keys keep."""
+    sink = sink_rows(p, s, top)
+    if sink is None:
+        return top, total, None
+    highest = torch.maximum(top, sink)
+    keys = total * torch.exp(top - highest)
+    total = keys + torch.exp(sink - highest)
+    return highest, total, keys / total.clamp(min=1)

@@ -26,8 +26,8 @@ class Plan:
 
     lo: Int[Tensor, "#b tq"]
     hi: Int[Tensor, "#b tq"]
-    query_labels: Int[Tensor, "n #b tq"] | None = None
-    key_labels: Int[Tensor, "n #b tk"] | None = None
+    query_labels: Int[Tensor, " n #b tq"] | None = None
+    key_labels: Int[Tensor, " n #b tk"] | None = None
     dense: Bool[Tensor, "#b h tq tk"] | None = None
     known: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from clearhead.cli import terminal
 from clearhead.cli.report import what_ran
 from clearhead.viewer.ask import Asked
-from clearhead.viewer.colour import ink_on, ramp
+from clearhead.viewer.colour import on_ground, ramp
 
 SCHEMA = 1
 
 
 def report(asked: Asked) -> None:
     """Print the answer, what it takes from each document, token by token, and the heads that take most."""
-    console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        console = Console(file=sys.stdout, highlight=False, width=120, no_color=True)
+    console = terminal.console()
     for line in what_ran(asked.view):
         console.print(line, soft_wrap=True)
     console.print()
@@ -93,9 +89,7 @@ def _shares(row: list[float], documents: int) -> list[Text]:
 def _cell(x: float, *, shaded: bool) -> Text:
     if not shaded:
         return Text(f"{x:.1%}", "dim")
-    colour = ramp(x**0.5)
-    ink = ink_on(colour)
-    return Text(f" {x:.1%} ", f"rgb({ink[0]},{ink[1]},{ink[2]}) on rgb({colour[0]},{colour[1]},{colour[2]})")
+    return Text(f" {x:.1%} ", on_ground(ramp(x**0.5)))
 
 
 def as_document(asked: Asked) -> dict[str, object]:

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from clearhead.cli.files import check_writable, columns, write_whole
+from clearhead.cli.files import check_writable, write_whole
+from clearhead.cli.terminal import columns
 from clearhead.errors import InputError
 
 CAUSAL: dict[str, bool | str] = {"yes": True, "no": False, "end": "end", "start": "start"}

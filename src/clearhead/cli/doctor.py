@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from clearhead.cli.terminal import console
+
 
 def doctor() -> None:
     """Say what is installed here, which implementation attention would use and why, and whether the model is there.
@@ -10,11 +12,9 @@ def doctor() -> None:
     """
     import os
     import platform
-    import sys
 
     import numpy
     import torch
-    from rich.console import Console
     from rich.table import Table
 
     from clearhead import Causal, __version__, explain
@@ -41,7 +41,7 @@ def doctor() -> None:
     except InputError as error:
         found = f"cannot be used: {error}"
     table.add_row("built-in model", found)
-    Console(file=sys.stdout, highlight=False).print(table)
+    console().print(table)
 
 
 def _cpu_kernels() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 from clearhead.errors import InputError
@@ -27,11 +26,6 @@ def read_text(path: Path, option: str = "--file") -> str:
             f"{option} {path}: is not UTF-8 (byte {error.start} is 0x{raw[error.start]:02x}); convert it, for example with "
             f"iconv -f latin1 -t utf-8"
         ) from error
-
-
-def columns(most: int = 100) -> int:
-    """Letters a line may have: as many as the terminal (or COLUMNS) has, 60 to `most`; `most` into a pipe or a file."""
-    return min(most, max(60, shutil.get_terminal_size((most, 24)).columns))
 
 
 def check_writable(option: str, path: Path) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clearhead.cli.files import check_writable, columns, write_whole
+from clearhead.cli import terminal
+from clearhead.cli.files import check_writable, write_whole
 from clearhead.errors import InputError
 
 if TYPE_CHECKING:
@@ -105,20 +106,16 @@ def _show(book: Book, rung: str | None, everything: bool) -> None:
     """Turn pages in a terminal; print them where there is none, or all are wanted."""
     import sys
 
-    from rich.console import Console
-
     from clearhead.lesson.pages.contents import KEYS
     from clearhead.lesson.terminal import render
 
-    console = Console(file=sys.stdout, highlight=False)
+    console = terminal.console(piped=terminal.columns())
     if console.is_terminal and sys.stdin.isatty() and not everything and not console.is_dumb_terminal:
         from clearhead.lesson.screen import Screen
 
         Screen(book, console, rung or KEYS[0]).run()
         return
     plain = not console.is_terminal
-    if plain:
-        console = Console(file=sys.stdout, highlight=False, width=columns(), no_color=True)
     for key in KEYS if rung is None or everything else (rung,):
         if not plain:
             console.print(render(book.page(key)))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import sys
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from clearhead.cli import terminal
 from clearhead.roles import RoleScore
 from clearhead.trace import Head
-from clearhead.viewer.colour import ROLE_COLOURS, ink_on, ramp
+from clearhead.viewer.colour import ROLE_COLOURS, on_ground, ramp
 from clearhead.viewer.view import View
 
 SCHEMA = 1
@@ -24,9 +23,7 @@ SHOWN = 3  # keys listed for the chosen token in the heads table
 
 def report(view: View, head: Head, query: int, top_k: int) -> None:
     """Print what ran, the heads, what one token looks at through one head, and the text shaded by that."""
-    console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        console = Console(file=sys.stdout, highlight=False, width=120, no_color=True)
+    console = terminal.console()
     for line in what_ran(view):
         console.print(line, soft_wrap=True)
     console.print()
@@ -158,9 +155,7 @@ def _ground(weight: float, n: int, query: int) -> str:
         return "bold underline"
     if weight < LEAST:
         return "dim" if n > query else ""
-    colour = ramp(math.sqrt(weight))
-    ink = ink_on(colour)
-    return f"rgb({ink[0]},{ink[1]},{ink[2]}) on rgb({colour[0]},{colour[1]},{colour[2]})"
+    return on_ground(ramp(math.sqrt(weight)))
 
 
 def as_document(view: View, head: Head, query: int, top_k: int) -> dict[str, object]:

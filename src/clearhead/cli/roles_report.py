@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
 
-from rich.console import Console
 from rich.table import Table
 
+from clearhead.cli import terminal
 from clearhead.roles import ROLES, Calibrated, RoleScore
 from clearhead.roles.scores import BROAD, THRESHOLD, says_most
 from clearhead.trace import Head
@@ -19,9 +18,7 @@ NAMED = 6  # heads named in the summary of a role
 
 def report(view: View, calibrated: dict[Head, dict[str, Calibrated]], period: int, seeds: int, *, every: bool) -> None:
     """Print how many heads earn each label, and a table of those heads."""
-    console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        console = Console(file=sys.stdout, highlight=False, width=120, no_color=True)
+    console = terminal.console()
     best = {head: label(scores) for head, scores in calibrated.items()}
     console.print(f"[bold]{view.model}[/]: {len(best)} heads in {len(view.trace.calls)} layers")
     summary = Table(box=None, pad_edge=False)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clearhead.cli.terminal import console
 from clearhead.errors import InputError
 
 if TYPE_CHECKING:
@@ -145,13 +146,6 @@ def _time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _console() -> object:
-    from rich.console import Console
-
-    console = Console(file=sys.stdout, highlight=False)
-    return console if console.is_terminal else Console(file=sys.stdout, highlight=False, width=120, no_color=True)
-
-
 def _show(found: Survey) -> None:
     """What was read, and the heads that do something with a name."""
     from rich.table import Table
@@ -180,7 +174,7 @@ def _show(found: Survey) -> None:
             table.add_row(role if n == 0 else "", f"L{row['layer']}H{row['head']}", *numbers, mark)
         if earned > BEST:
             table.add_row("", f"and {earned - BEST} more", "", "", "", "labelled")
-    _console().print(table)  # type: ignore[attr-defined]
+    console().print(table)
     if roles:
         print(
             "score: mean over documents, ± its standard error; uniform: what uniform attention scores there; "
@@ -215,7 +209,7 @@ def _compare(base: Path, other: Path) -> None:
             f"{name} {found.folder}: {found.manifest['model']}, {told['documents']:,} documents, {told['tokens']:,} tokens"
         )
     print()
-    _console().print(table)  # type: ignore[attr-defined]
+    console().print(table)
     if len(rows) > SHOWN:
         print(f"… and {len(rows) - SHOWN} smaller differences; clearhead.survey.compare gives all")
     print(f"to see them in the browser: clearhead view {shlex.join(map(str, (base, other)))}")

@@ -31,9 +31,8 @@ from clearhead.lesson.blocks import (
     written,
 )
 from clearhead.lesson.source import fitted
-from clearhead.viewer.colour import ink_on, ramp
+from clearhead.viewer.colour import RGB, on_ground, ramp
 
-RGB = tuple[int, int, int]
 PROSE = 88  # columns of prose: longer lines are hard to read
 DARK: RGB = (24, 28, 36)
 BELOW: RGB = (92, 182, 236)  # signed numbers: below 0
@@ -228,8 +227,7 @@ def _style(grid: Grid, value: float, top: float) -> str:
         ground = (_mix(end[0], DARK[0], share), _mix(end[1], DARK[1], share), _mix(end[2], DARK[2], share))
     else:
         return ""
-    ink = ink_on(ground)
-    return f"rgb({ink[0]},{ink[1]},{ink[2]}) on rgb({ground[0]},{ground[1]},{ground[2]})"
+    return on_ground(ground)
 
 
 def _mix(end: int, start: int, share: float) -> int:

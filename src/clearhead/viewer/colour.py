@@ -50,6 +50,16 @@ def ink_on(colour: RGB) -> RGB:
     return (0, 0, 0) if luminance(colour) > 0.179 else (255, 255, 255)
 
 
+def on_ground(colour: RGB) -> str:
+    """Ink that reads well on a colour, and the colour, as rich names a style.
+
+    >>> on_ground((255, 255, 200))
+    'rgb(0,0,0) on rgb(255,255,200)'
+    """
+    ink, ground = (f"rgb({','.join(map(str, c))})" for c in (ink_on(colour), colour))
+    return f"{ink} on {ground}"
+
+
 def luminance(colour: RGB) -> float:
     """Relative luminance, 0 to 1, as WCAG 2 defines it."""
     linear = [c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in colour]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from html import escape
 from pathlib import Path
 
 from clearhead.check.report import Explanation, Picture, Report
+from clearhead.inline import policy_hash
 
 STYLE = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
 
 
 def page(report: Report) -> str:
     """The page as HTML text."""
-    digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     kind = {"right": "right", "wrong": "wrong", "could not run": "trouble"}[report.verdict]
     parts = [f'<h1>{_t(report.candidate)}: <span class="{kind}">{report.verdict}</span></h1>']
     parts.append(f'<p class="soft">clearhead check, {report.seconds:.1f} s. {_t("; ".join(report.reading))}</p>')
@@ -28,7 +26,7 @@ def page(report: Report) -> str:
         parts.append(_maps(report.picture, report.first_wrong, report.smallest))
     if report.findings:
         parts.append(_checks(report))
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    policy = f"default-src 'none'; style-src '{policy_hash(STYLE)}'; img-src data:; base-uri 'none'; form-action 'none'"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+from clearhead.inline import inert, policy_hash
 from clearhead.lesson.book import ASIDES, Book
 from clearhead.lesson.compute import as_json, facts
 from clearhead.lesson.pages.contents import KEYS
@@ -36,14 +35,14 @@ def page(settings: Settings | None = None, *, measured: bool = True) -> str:
     style, script = ((ASSETS / name).read_text(encoding="utf-8") for name in ("lesson.css", "lesson.js"))
     html = (ASSETS / "index.html").read_text(encoding="utf-8")
     policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; base-uri 'none'; "
-        "form-action 'none'"
+        f"default-src 'none'; script-src '{policy_hash(script)}'; style-src '{policy_hash(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
     )
     parts = {
         '<link rel="stylesheet" href="lesson.css">': f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         f"<style>{style}</style>",
         '<script src="lesson.js" defer></script>': "",
-        "</body>": f'<script type="application/json" id="data">{_inert(json.dumps(data, allow_nan=False))}</script>\n'
+        "</body>": f'<script type="application/json" id="data">{inert(json.dumps(data, allow_nan=False))}</script>\n'
         f"<script>{script}</script>\n</body>",
     }
     # One pass: nothing that was put in is looked at again.
@@ -89,12 +88,3 @@ def _choices(first: Settings, measured: bool) -> dict[str, Any]:
 
 def _name(text: str | None, time: int | None, width: int | None, seed: int) -> str:
     return json.dumps([text, time, width, seed], ensure_ascii=False, separators=(",", ":"))
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
-
-
-def _inert(text: str) -> str:
-    """JSON that cannot end the element it stands in."""
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from clearhead.errors import InputError
 from clearhead.models.model import Model
 from clearhead.models.own import FILES, OwnModel, load_own
-from clearhead.models.tokens import visible
+from clearhead.models.tokens import readable
 
 if TYPE_CHECKING:
     import torch
@@ -100,4 +100,4 @@ def _is_hub(folder: Path) -> bool:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(visible(str(error).replace("\n", " ")).replace("·", " ").split())[:300]
+    return readable(" ".join(str(error).split()))[:300]

@@ -52,6 +52,15 @@ def visible(text: str) -> str:
     return "".join(map(shown, text))
 
 
+def readable(text: str) -> str:
+    """A name or a message for people: what a page or a terminal would obey is made visible, spaces stay.
+
+    >>> readable("my run\\u202e")
+    'my run‹U+202E›'
+    """
+    return " ".join(map(visible, text.split(" ")))
+
+
 def pieces(tokens: Sequence[bytes | str]) -> list[str]:
     """What each token reads as: bytes of an ordinary token, or the name of a special one, which stays as text.
 

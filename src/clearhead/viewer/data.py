@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.models.tokens import visible
+from clearhead.models.tokens import readable, visible
 from clearhead.observables import Observation
 from clearhead.pattern import Pattern
 from clearhead.pyramid import TILE
@@ -96,8 +96,8 @@ class Shown:
         per_layer = {layer: self._values(call, [row[0] for row in used]) for layer, call in self._calls.items()}
         return Answer(
             {
-                "name": visible(self.name).replace("·", " "),
-                "model": visible(self.model).replace("·", " "),
+                "name": readable(self.name),
+                "model": readable(self.model),
                 "tokens": self.pieces,
                 "prompt": self.prompt,
                 "part": self.part,
@@ -304,7 +304,7 @@ class Shown:
         if self.groups is None:
             return None
         ids, names = self.groups
-        return {"ids": list(ids), "names": [visible(name).replace("·", " ") for name in names]}
+        return {"ids": list(ids), "names": [readable(name) for name in names]}
 
     def _lookups(self) -> list[tuple[int, str, int, float]]:
         """Heads that, while a token was written, looked most at that very token: token, head, key, weight; strongest first."""
@@ -374,12 +374,12 @@ class Shown:
             nulls["max_weight"] = number(float((1 / places).mean()))
         return found, nulls
 
-    def _visible(self, observation: Observation) -> Float[Tensor, "Tq"]:
+    def _visible(self, observation: Observation) -> Float[Tensor, " Tq"]:
         """n_i; heads differ only under a mask per head."""
         seen = observation.visible.expand(-1, -1, observation.lse.shape[2])
         return seen[self.sample if seen.shape[0] > 1 else 0].amax(0).float()
 
-    def _seen(self, head: Head) -> Float[Tensor, "Tq"]:
+    def _seen(self, head: Head) -> Float[Tensor, " Tq"]:
         return self._visible(self._calls[head.layer].observation)
 
     def _real_rows(self, observation: Observation, values: Tensor) -> Tensor:
@@ -387,7 +387,7 @@ class Shown:
             return values
         return values[~observation.padded[self.sample if observation.padded.shape[0] > 1 else 0]]
 
-    def _uniform_histogram(self, head: Head, bins: int) -> Float[np.ndarray, "bins"] | None:
+    def _uniform_histogram(self, head: Head, bins: int) -> Float[np.ndarray, " bins"] | None:
         """The mean histogram of uniform attention, for a head whose queries see everything before them and themselves."""
         observation = self._calls[head.layer].observation
         seen = numbers(self._real_rows(observation, self._seen(head))).astype(np.int64)

@@ -16,6 +16,8 @@ import numpy as np
 from jaxtyping import Shaped
 from torch import Tensor
 
+from clearhead.inline import inert
+
 KINDS = {"float32": "<f4", "float64": "<f8", "uint16": "<u2", "uint8": "|u1", "int32": "<i4"}
 
 
@@ -28,8 +30,7 @@ class Answer:
 
     def json(self) -> str:
         """The facts alone. Nothing in it can end an element that it may stand in."""
-        text = json.dumps(self.facts, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-        return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+        return inert(json.dumps(self.facts, ensure_ascii=True, allow_nan=False, separators=(",", ":")))
 
     def packed(self) -> bytes:
         """Everything, as the module says."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import math
 from collections.abc import Sequence
 
@@ -16,6 +15,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from clearhead.errors import InputError
+from clearhead.inline import policy_hash
 from clearhead.roles import label
 from clearhead.trace import Head
 from clearhead.viewer.data import Shown
@@ -79,8 +79,8 @@ def single(shown: Shown, *, heads: Sequence[Head] = (), query: int | None = None
     facts["left_out"] = left
     text = Answer({"document": facts, "packs": packs}).json()
     policy = (
-        f"default-src 'none'; script-src '{_hash(script('file'))}'; style-src '{_hash(style())}'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+        f"default-src 'none'; script-src '{policy_hash(script('file'))}'; style-src '{policy_hash(style())}'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
     return TEMPLATE.format(policy=policy, style=style(), data=text, script=script("file"))
 
@@ -180,7 +180,3 @@ def _listed(heads: set[Head]) -> str:
 
 def _packed(answer: Answer) -> str:
     return base64.b64encode(gzip.compress(answer.packed(), 6, mtime=0)).decode("ascii")
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")

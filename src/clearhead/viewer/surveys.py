@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float64, Shaped
 
 from clearhead.errors import InputError
-from clearhead.models.tokens import visible
+from clearhead.models.tokens import readable
 from clearhead.survey import Survey, compare
 from clearhead.survey.measure import QUANTITIES
 from clearhead.survey.results import QUANTILES
@@ -81,12 +81,12 @@ class Shape:
         used = [name for name in NAMES if name in manifest["observables"]]
         return Answer(
             {
-                "name": visible(self.name).replace("·", " "),
-                "model": visible(str(manifest["model"])).replace("·", " "),
+                "name": readable(self.name),
+                "model": readable(str(manifest["model"])),
                 "tokens": [],
                 "documents": told["documents"],
                 "read": told["tokens"],
-                "bad": {visible(str(why)).replace("·", " "): count for why, count in told["bad"].items()},
+                "bad": {readable(str(why)): count for why, count in told["bad"].items()},
                 "length": manifest["length"],
                 "quantities": [dict(zip(("key", "label", "unit", "about"), (n, *NAMES[n]), strict=True)) for n in used],
                 "layers": [{"layer": layer, "nulls": {}} for layer in sorted({head.layer for head in self.heads})],
@@ -176,7 +176,7 @@ class Shape:
         texts = [f"{which}_{part}" for which in ("query", "key") for part in ("before", "token", "after")]
         return [
             {name: row[name] for name in ("weight", "document", "query", "key", *texts)}
-            | {"name": visible(row["name"]).replace("·", " ")}
+            | {"name": readable(row["name"])}
             for row in self.examples.get(head, [])
         ]
 
@@ -215,17 +215,17 @@ def _plain(x: Any) -> Any:
     return number(x) if isinstance(x, float) else x
 
 
-def _binned(values: Float64[np.ndarray, "length"]) -> Float64[np.ndarray, "bins"]:
+def _binned(values: Float64[np.ndarray, " length"]) -> Float64[np.ndarray, " bins"]:
     """Sums over positions 0, 1, 2-3, 4-7, …"""
     edges = [0, *(2**n for n in range(max(0, len(values) - 1).bit_length()))]
-    found: Float64[np.ndarray, "bins"] = np.add.reduceat(values, edges)
+    found: Float64[np.ndarray, " bins"] = np.add.reduceat(values, edges)
     return found
 
 
-def _of_uniform(positions: Float64[np.ndarray, "length"]) -> dict[str, Float64[np.ndarray, "..."]]:
+def _of_uniform(positions: Float64[np.ndarray, " length"]) -> dict[str, Float64[np.ndarray, "..."]]:
     """What uniform attention puts at each distance and gives to keys at each position, if every token sees all before it."""
     given = positions / np.arange(1, len(positions) + 1)  # by all tokens at a position to each key in their sight
-    passed: Float64[np.ndarray, "length"] = np.cumsum(given[::-1])[
+    passed: Float64[np.ndarray, " length"] = np.cumsum(given[::-1])[
         ::-1
     ]  # to a key, and as much at a distance, from there on
     return {"distance_null": _binned(passed) / max(1.0, positions.sum()), "received_null": _binned(passed)}
@@ -253,7 +253,7 @@ def _listed(surveys: Surveys, _: Mapping[str, str]) -> Answer:
     folders = [shape.survey.folder.resolve() for shape in surveys.shapes]
     short = len({folder.name for folder in folders}) == len(folders)
     said = [folder.name if short else str(folder) for folder in folders]
-    names = [visible(name).replace("·", " ") for name in said]
+    names = [readable(name) for name in said]
     return Answer({"surveys": [{"survey": n, "name": name} for n, name in enumerate(names)]})
 
 

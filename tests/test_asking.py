@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from clearhead import Observables, watch
+from clearhead.errors import InputError
 from clearhead.models import load
 from clearhead.roles import looked_up
 from clearhead.trace import Trace
-from clearhead.viewer.ask import Asked, _even, ask
+from clearhead.viewer import Asked, ask
+from clearhead.viewer.asking import _even
 from clearhead.viewer.data import Shown
 from planted import Planted, uniform
 from views import planted_shown
@@ -25,6 +27,22 @@ def test_even_attention_is_the_share_of_the_keys_in_sight(asked):
     group = torch.tensor(asked.view.trace.key_groups[0])
     rows = [torch.bincount(group[:t], minlength=5) / t for t in asked.written]
     torch.testing.assert_close(torch.tensor(asked.uniform), torch.stack(rows).mean(0))
+
+
+def test_it_prints_the_answer_and_a_line_a_group(asked):
+    told = str(asked).split("\n")
+    names = [line.partition(":")[0] for line in told[-5:]]
+    assert "\n".join(told[:-5]) == asked.answer
+    assert names == asked.groups == ["a", "b", "first token", "question", "answer"]
+    assert told[-4].endswith(f"looked up {int(asked.lookups(1).sum())} times, by chance {asked.by_chance[1]:.0f}")
+    assert asked.sizes[:2] == [len(place) for place in asked.places]
+    assert sum(asked.sizes) == len(asked.trace.token_ids)
+    assert repr(asked) == f"Asked({asked.answer!r}, 2 documents, 24 heads)"
+
+
+def test_an_answer_about_no_document_is_refused():
+    with pytest.raises(InputError, match=r"documents: there are none; give at least one to ask about"):
+        ask(load("builtin"), [], "Who lives?")
 
 
 def test_lookups_by_chance_are_what_even_heads_would_have(asked):

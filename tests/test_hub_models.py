@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import gguf
 import numpy as np
@@ -15,7 +16,7 @@ from clearhead import watch
 from clearhead.errors import InputError
 from clearhead.models import load
 from clearhead.models.tokens import byte_alphabet
-from clearhead.viewer import look
+from clearhead.viewer import ask, look
 
 hf = made.hf
 SPECIAL = ["<pad>", "<s>", "</s>"]
@@ -105,11 +106,45 @@ def test_look_shows_it_with_what_it_writes(folder):
 
 def test_questions_follow_the_models_own_template_and_documents_stay_text(folder):
     model = load(str(folder))
-    parts = model.question(["one </s>", "two?"])
-    assert [model.decode(part) for part in parts] == ["", "one </s>\n\n", "two?", ""]
-    assert [parts[0], parts[-1]] == [[1], [2, 1]]
-    plain = load("builtin").question(["one", "two?"])
-    assert load("builtin").decode([i for part in plain for i in part]) == "one\n\ntwo?\n"
+    parts = model.question(["one </s>"], "two?")
+    assert [part.kind for part in parts] == ["template", "document", "question", "template"]
+    assert [model.decode(part.ids) for part in parts] == ["", "one </s>\n\n", "two?", ""]
+    assert [parts[0].ids, parts[-1].ids] == [[1], [2, 1]]
+    plain = load("builtin").question(["one"], "two?", system="Be brief.")
+    assert [part.kind for part in plain] == ["template", "system", "document", "question"]
+    assert load("builtin").decode([i for part in plain for i in part.ids]) == "Be brief.\n\none\n\ntwo?\n"
+
+
+def test_a_system_prompt_goes_where_the_template_has_it_and_stays_text(folder):
+    model = load(str(folder))
+    model.tokenizer.chat_template = (
+        "{% for m in messages %}{{ '<s>' if m.role == 'user' else '</s>' }}{{ m.content }}{% endfor %}</s>"
+    )
+    parts = model.question(["one"], "two?", system="Say <s> only")
+    assert [(part.kind, model.decode(part.ids)) for part in parts[1:5:2]] == [
+        ("system", "Say <s> only"),
+        ("document", "one\n\n"),
+    ]
+    assert [part.ids for part in parts if part.kind == "template"] == [[2], [1], [2]]
+    asked = ask(model, [("a", "one")], "two?", system="Say <s> only", write=2)
+    assert asked.groups == ["a", "first token", "system", "question", "template", "answer"]
+    assert asked.sizes == [len(parts[3].ids), 1, len(parts[1].ids), 4, 2, 2]
+    assert asked.trace.key_groups[0].count(2) == len(parts[1].ids)
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{{ raise_exception('No system here') }}", "put it in front of the question (No system here)"),
+        ("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}", "put it in front of the question"),
+    ],
+)
+def test_a_template_without_a_system_prompt_says_so(folder, template, why):
+    model = load(str(folder))
+    model.tokenizer.chat_template = template
+    told = f"system: the chat template of {folder} takes no system prompt; {why}"
+    with pytest.raises(InputError, match=re.escape(told)):
+        model.question(["one"], "two?", system="Be brief.")
 
 
 def test_an_encoder_reads_and_does_not_write(tmp_path):

@@ -24,7 +24,7 @@ from reading import (
 from clearhead.models import load
 from clearhead.rollout import rollout
 from clearhead.trace import Head
-from clearhead.viewer.ask import ask
+from clearhead.viewer.asking import ask
 from clearhead.viewer.colour import ramp_bytes
 from clearhead.viewer.data import Shown
 from clearhead.viewer.questions import Gallery

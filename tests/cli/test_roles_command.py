@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from clearhead.cli.ask_report import report
 from clearhead.cli.look import _names
+from clearhead.models import load
+from clearhead.viewer import ask
 
 
 def run(*words, cwd=None):
@@ -100,6 +104,7 @@ def test_a_question_says_what_its_answer_takes_from_each_document(tmp_path):
             ("words", "--document", "a.txt", "--question", "who?"),
             "--document: holds the text; leave TEXT and --file out",
         ),
+        (("--system", "Be brief."), "--system: goes with --question and --document"),
         (("--document", "a.txt", "--question", " "), "--question: is empty, ask something"),
         (
             ("--document", "a.txt", "--question", "who?", "--head", "L0H0"),
@@ -115,6 +120,25 @@ def test_a_question_that_cannot_be_asked_is_one_line(tmp_path, words, text):
     code, out, err = run("look", *words, cwd=tmp_path)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert text in err
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_of_many_documents_no_number_is_cut(width, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    names = [f"a file of a long name {n}.txt" for n in range(9)]
+    asked = ask(load("builtin"), [(name, f"The lamp {n} was lit.") for n, name in enumerate(names)], "Who?", write=6)
+    report(asked)
+    told = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    tables, _, legend = told.partition("Weight:")
+    assert max(map(len, tables.splitlines()[3:])) <= width
+    assert all(f"#{n + 1}" in tables for n in range(9))
+    assert ("…" in tables) is any(len(name) > 24 for name in names)  # names alone may be shortened
+    assert "The documents that were looked up most have columns" in legend
+    assert asked.looked_up.max() >= 0
+    for n in range(9):
+        looks = [int(x) for x in re.findall(rf"#{n + 1} ×(\d+)", tables)]
+        assert sum(looks) == int(asked.lookups(n).sum())
 
 
 def test_documents_of_one_name_are_told_apart():

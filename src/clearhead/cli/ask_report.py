@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import torch
 from rich.table import Table
 from rich.text import Text
 
 from clearhead.cli import terminal
 from clearhead.cli.report import what_ran
-from clearhead.viewer.ask import Asked
+from clearhead.viewer import Asked
 from clearhead.viewer.colour import on_ground, ramp
 
 SCHEMA = 1
+
+
+WIDE = 13  # of a table's first column, about
+LOOKS = 28  # and of the last, which says who looked a token up
 
 
 def report(asked: Asked) -> None:
@@ -18,18 +25,13 @@ def report(asked: Asked) -> None:
     console = terminal.console()
     for line in what_ran(asked.view):
         console.print(line, soft_wrap=True)
+    columns = Columns.of(asked, console.width)
+    for part in (Text(asked.answer, "bold"), _total(asked, columns), _by_token(asked, columns), _readers(asked, columns)):
+        console.print()
+        console.print(part)
     console.print()
-    pieces = asked.view.pieces
-    answer = "".join(pieces[i] for i in asked.written).replace("·", " ").replace("↵", "\n").strip()
-    console.print(Text(answer, "bold"))
-    console.print()
-    console.print(_total(asked))
-    console.print()
-    console.print(_by_token(asked))
-    console.print()
-    console.print(_readers(asked))
-    console.print()
-    console.print(f"[dim]{TOLD}[/]", soft_wrap=True)
+    told = TOLD if len(columns.shown) == len(asked.names) else f"{TOLD} {LEFT_OUT}"
+    console.print(f"[dim]{told}[/]", soft_wrap=True)
 
 
 TOLD = (
@@ -38,52 +40,81 @@ TOLD = (
     "that very token in the document; by chance: if it looked anywhere alike. Weight shows where information can flow, not why "
     "the model answers as it does."
 )
+LEFT_OUT = "The documents that were looked up most have columns; the others are in “elsewhere”, and all are in --json."
 
 
-def _total(asked: Asked) -> Table:
-    total = _table("the answer looks at", "tokens", "weight", "uniform", "looked up", "by chance", "")
+class Columns(NamedTuple):
+    """Which documents have a column of their own, and what each is called in tables: its name where there is room, or its number."""
+
+    names: list[str]
+    shown: list[int]
+
+    @classmethod
+    def of(cls, asked: Asked, width: int) -> Columns:
+        """As many columns as fit."""
+        every = list(range(len(asked.names)))
+        room = width - WIDE - len("elsewhere") - 2
+        if sum(max(len(name), 7) + 2 for name in asked.names) <= room - LOOKS:
+            return cls(list(asked.names), every)
+        looks = [int(asked.lookups(n).sum()) for n in every]
+        most = sorted(every, key=lambda n: (-looks[n], -asked.shares[n], n))[: max(1, (room - LOOKS // 2) // 9)]
+        return cls([f"#{n + 1}" for n in every], sorted(most))
+
+    @property
+    def numbered(self) -> bool:
+        """Whether numbers stand for the names."""
+        return bool(self.names) and self.names[0] == "#1"
+
+
+def _total(asked: Asked, columns: Columns) -> Table:
+    left = [""] if columns.numbered else []
+    total = _table(*left, "the answer looks at", "tokens", "weight", "uniform", "looked up", "by chance", "")
     documents = len(asked.names)
-    sizes = [*map(len, asked.places), 1, None, None]
-    for n, (name, size, share, even) in enumerate(zip(asked.groups, sizes, asked.shares, asked.uniform, strict=True)):
+    for n, (name, size, share, even) in enumerate(zip(asked.groups, asked.sizes, asked.shares, asked.uniform, strict=True)):
         looks = (str(int(asked.lookups(n).sum())), f"{asked.by_chance[n]:.0f}") if n < documents else ("", "")
         bar = Text("█" * round(20 * share), "" if n < documents else "dim")
-        total.add_row(name, "" if size is None else str(size), f"{share:.1%}", Text(f"{even:.1%}", "dim"), looks[0],
+        number = [f"#{n + 1}" if n < documents else ""] if left else []
+        total.add_row(*number, name, str(size), f"{share:.1%}", Text(f"{even:.1%}", "dim"), looks[0],
                       Text(looks[1], "dim"), bar)  # fmt: skip
     return total
 
 
-def _by_token(asked: Asked) -> Table:
-    documents = len(asked.names)
-    table = _table("token written", *asked.names, "elsewhere", "looked up in")
-    found = [asked.lookups(n).sum(0).tolist() for n in range(documents)]
-    for n, (at, row) in enumerate(zip(asked.written, asked.by_token.tolist(), strict=True)):
-        looks = ", ".join(f"{name} {found[d][n]}" for d, name in enumerate(asked.names) if found[d][n])
-        table.add_row(asked.view.pieces[at], *_shares(row, documents), looks)
+def _by_token(asked: Asked, columns: Columns) -> Table:
+    table = _table("token written", *(columns.names[n] for n in columns.shown), "elsewhere", "looked up in")
+    found = torch.stack([asked.lookups(n).sum(0) for n in range(len(asked.names))], 1).tolist()  # (written, documents)
+    for at, row, looks in zip(asked.written, asked.by_token.tolist(), found, strict=True):
+        most = sorted((n for n in range(len(looks)) if looks[n]), key=lambda n: -looks[n])
+        said = ", ".join(f"{columns.names[n]} ×{looks[n]}" for n in most)
+        table.add_row(asked.view.pieces[at], *_shares(row, columns), said)
     return table
 
 
-def _readers(asked: Asked) -> Table:
-    documents = len(asked.names)
-    table = _table("heads that look up most", *asked.names, "elsewhere", "looked up")
+def _readers(asked: Asked, columns: Columns) -> Table:
+    table = _table("most look-ups", *(columns.names[n] for n in columns.shown), "elsewhere", "looked up")
     for head, means, count in asked.readers():
-        table.add_row(str(head), *_shares(means, documents), f"{count} of {len(asked.written)}")
+        table.add_row(str(head), *_shares(means, columns), f"{count} of {len(asked.written)}")
     return table
 
 
 def _table(*names: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    left = ("the answer looks at", "token written", "heads that look up most", "looked up in", "")
+    left = ("the answer looks at", "token written", "most look-ups", "looked up in", "")
     for name in names:
+        looks = name == "looked up in"  # goes on in the next line where it must: no number is cut
         table.add_column(
-            name, justify="left" if name in left else "right", overflow="ellipsis", max_width=24, no_wrap=True
+            name,
+            justify="left" if name in left else "right",
+            overflow="fold" if looks else "ellipsis",
+            max_width=None if looks else 24,
+            no_wrap=not looks,
         )
     return table
 
 
-def _shares(row: list[float], documents: int) -> list[Text]:
-    """The weight on each document, and the rest."""
-    cells = [_cell(x, shaded=True) for x in row[:documents]]
-    return [*cells, _cell(sum(row[documents:]), shaded=False)]
+def _shares(row: list[float], columns: Columns) -> list[Text]:
+    """The weight on each document that has a column, and the rest."""
+    cells = [_cell(row[n], shaded=True) for n in columns.shown]
+    return [*cells, _cell(sum(row) - sum(row[n] for n in columns.shown), shaded=False)]
 
 
 def _cell(x: float, *, shaded: bool) -> Text:
@@ -107,6 +138,7 @@ def as_document(asked: Asked) -> dict[str, object]:
         ],
         "answer": {"first": asked.written.start, "end": asked.written.stop},
         "groups": asked.groups,
+        "sizes": asked.sizes,
         "weight": [round(x, 6) for x in asked.shares],
         "uniform": [round(x, 6) for x in asked.uniform],
         "looked_up": [int(asked.lookups(n).sum()) for n in range(len(asked.names))],

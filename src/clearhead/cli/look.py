@@ -44,6 +44,9 @@ def look(
     question: Annotated[
         str | None, typer.Option(help="Ask it about the documents: what does the answer take from each?")
     ] = None,
+    system: Annotated[
+        str | None, typer.Option(help="The system prompt, with --question, in place of the model's own.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
     most: Annotated[
@@ -73,8 +76,10 @@ def look(
     if question is not None or document:
         if head is not None or token != -1 or start:
             raise InputError("--head, --token and --start: are about one text; leave them out with --question")
-        _asked(model, text, file, document or [], question, write, top_k, as_json, outputs)
+        _asked(model, text, file, document or [], question, system, write, top_k, as_json, outputs)
         return
+    if system is not None:
+        raise InputError("--system: goes with --question and --document")
     if text is not None and file is not None:
         raise InputError("TEXT and --file: give one of them, not both")
     if text is not None:
@@ -116,6 +121,7 @@ def _asked(
     file: Path | None,
     documents: list[Path],
     question: str | None,
+    system: str | None,
     write: int,
     top_k: int,
     as_json: bool,
@@ -126,18 +132,27 @@ def _asked(
         raise InputError("--document: holds the text; leave TEXT and --file out")
     if question is None:
         raise InputError("--document: give a --question about it, or look at it with --file")
-    _check_text(question)
+    if not documents:
+        raise InputError("--question: give at least one --document to ask about")
+    for said in (question, system or ""):
+        _check_text(said)
     if not question.strip():
         raise InputError("--question: is empty, ask something")
     texts = [(name, read_text(path, "--document")) for name, path in zip(_names(documents), documents, strict=True)]
     outputs.check()
 
     from clearhead.cli.ask_report import as_document, report
-    from clearhead.viewer.ask import ask
+    from clearhead.viewer import ask
 
-    kept = max(top_k, outputs.kept)
     asked = ask(
-        loaded(model), texts, question, write=write or ANSWERED, top_k=kept, cells=outputs.cells, keep=outputs.keep
+        loaded(model),
+        texts,
+        question,
+        system=system,
+        write=write or ANSWERED,
+        top_k=max(top_k, outputs.kept),
+        cells=outputs.cells,
+        keep=outputs.keep,
     )
     outputs.write(asked.view, asked.readers(1)[0].head, -1)  # the head that says most of the answer comes first
     if as_json:

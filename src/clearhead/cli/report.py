@@ -50,7 +50,7 @@ def what_ran(view: View) -> list[Text]:
     lines = [
         Text.assemble(
             (f"{view.model}", "bold"),
-            f": {tokens} through {len(view.trace.calls)} layers, {heads} heads, in {view.seconds * 1e3:.0f} ms",
+            f": {tokens} through {len(view.trace.calls)} layers, {heads} heads, in {_time(view.seconds)}",
         ),
         Text(
             f"kept {_size(view.observed_bytes)} of measurements, O(T); "
@@ -61,6 +61,10 @@ def what_ran(view: View) -> list[Text]:
     if view.part is not None:
         lines.append(Text(view.part, "yellow"))
     return lines
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _size(n: int) -> str:

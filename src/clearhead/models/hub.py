@@ -14,10 +14,11 @@ import torch
 from torch import nn
 
 from clearhead.errors import InputError
-from clearhead.models.model import Model
+from clearhead.models.model import Model, Part
 from clearhead.models.tokens import ALPHABET, pieces, token_bytes
 
 MARK = "\ue000"  # a character of private use, where a chat template is to be cut
+REFUSED = "system: the chat template of {} takes no system prompt; put it in front of the question"
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,16 +109,26 @@ class HubModel(Model):
             out = self.network.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=n, **options)  # type: ignore[operator]
         return [int(i) for i in out[0, len(ids) :]]
 
-    def question(self, parts: Sequence[str]) -> list[list[int]]:  # noqa: D102
+    def question(self, documents: Sequence[str], question: str, *, system: str | None = None) -> list[Part]:  # noqa: D102
         if not getattr(self.tokenizer, "chat_template", None):
-            return super().question(parts)
-        asked = [{"role": "user", "content": MARK}]
-        around = self.tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True).split(MARK)
-        first, last = (
-            self.tokenizer(x, add_special_tokens=False, verbose=False).input_ids for x in (around[0], around[-1])
+            return super().question(documents, question, system=system)
+        from jinja2 import TemplateError  # what writes chat templates; transformers brings it
+
+        said = [] if system is None else [{"role": "system", "content": MARK}]
+        chat = [*said, {"role": "user", "content": MARK}]
+        try:
+            written = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        except TemplateError as error:  # its own way of refusing a role
+            raise InputError(f"{REFUSED.format(self.name)} ({error})") from error
+        around = str(written).split(MARK)
+        if len(around) != len(chat) + 1:  # some leave it out without a word
+            raise InputError(REFUSED.format(self.name))
+        first, *between, last = (
+            Part("template", list(self.tokenizer(x, add_special_tokens=False, verbose=False).input_ids)) for x in around
         )
-        spaced = [part if n == len(parts) - 1 else part.rstrip() + "\n\n" for n, part in enumerate(parts)]
-        return [list(first), *(self.encode_part(part) for part in spaced), list(last)]
+        told = [] if system is None else [Part("system", self.encode_part(system)), *between]
+        asked = Part("question", self.encode_part(question))
+        return [first, *told, *self._documents(documents), asked, last]
 
 
 def load_hub(name: str, where: Path | str, dtype: torch.dtype | None, *, trust_remote_code: bool) -> HubModel:

@@ -5,11 +5,19 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from torch import nn
 
 from clearhead.errors import InputError, message
+
+
+class Part(NamedTuple):
+    """A stretch of a prompt: whose it is, and its token ids. "template" is what a model's chat template puts around the rest."""
+
+    kind: Literal["system", "document", "question", "template"]
+    ids: list[int]
 
 
 class Model(ABC):
@@ -74,13 +82,21 @@ class Model(ABC):
         with torch.no_grad():
             self.network(torch.tensor([ids]))
 
-    def question(self, parts: Sequence[str]) -> list[list[int]]:
-        """A prompt of several parts (documents, then what is asked) as token ids: what stands before, each part, what follows.
+    def question(self, documents: Sequence[str], question: str, *, system: str | None = None) -> list[Part]:
+        """The prompt that asks a question about documents, in parts, through the model's chat template if it has one.
 
-        The parts' own text never becomes a special token.
+        The given texts never become a special token. Raises `InputError` for a template that takes no system prompt.
         """
-        spaced = [part if n == len(parts) - 1 else part.rstrip() + "\n\n" for n, part in enumerate(parts)]
-        return [list(self.before), *(self.encode_part(part) for part in spaced), self.encode_part("\n")]
+        told = [] if system is None else [Part("system", self.encode_part(system.rstrip() + "\n\n"))]
+        return [
+            Part("template", list(self.before)),
+            *told,
+            *self._documents(documents),
+            Part("question", self.encode_part(question + "\n")),
+        ]
+
+    def _documents(self, documents: Sequence[str]) -> list[Part]:
+        return [Part("document", self.encode_part(text.rstrip() + "\n\n")) for text in documents]
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, with those that stand around every text. The text's own bytes never become a special token.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,11 +20,6 @@ from clearhead.trace import Head, Trace
 from clearhead.viewer.view import View
 from clearhead.watch import watch
 
-OTHERS = ("first token", "question", "answer")
-"""Where weight goes besides the documents: the very first token, where heads rest; the question and the model's own words
-around it; what has been answered already."""
-
-
 class Reader(NamedTuple):
     """A head, its mean weight on each group, and how many of the answer's tokens it looked up in a document."""
 
@@ -33,9 +28,9 @@ class Reader(NamedTuple):
     looked_up: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Asked:
-    """An answer, and where its tokens looked while they were written.
+    """An answer, and where its tokens looked while they were written; `print` shows it.
 
     The weight of an answer's token is that of the query that wrote it, one position before it.
     """
@@ -46,8 +41,13 @@ class Asked:
     """Positions of each document's tokens."""
     written: range
     """Positions of the answer's tokens."""
+    groups: list[str]
+    """What weight is divided between: the documents; the very first token, where heads rest; the system prompt, if one was
+    given; the question; what the chat template, if there is one, puts around them; and the answer so far."""
+    sizes: list[int]
+    """Tokens of each group."""
     weights: Float[Tensor, "heads written groups"]
-    """Σ of the weight on each document, then on each of `OTHERS`, for every head and every token of the answer."""
+    """Σ of the weight on each group, for every head and every token of the answer."""
 
     uniform: list[float]
     """What uniform attention would put on each group: its share of the keys in sight, the mean as for the weights."""
@@ -57,9 +57,14 @@ class Asked:
     """How many of these would lie in each document if every head's largest weight fell on any key in sight alike."""
 
     @property
-    def groups(self) -> list[str]:
-        """Names of the documents, then of the others."""
-        return [*self.names, *OTHERS]
+    def trace(self) -> Trace:
+        """What every head did on the prompt and the answer."""
+        return self.view.trace
+
+    @property
+    def answer(self) -> str:
+        """The answer's text."""
+        return spoken(self.view.pieces[i] for i in self.written)
 
     @property
     def shares(self) -> list[float]:
@@ -81,8 +86,25 @@ class Asked:
         means = self.weights.mean(1)  # (heads, groups)
         found = sum((self.lookups(n) for n in range(len(self.names))), torch.zeros_like(self.looked_up)).sum(1)
         order = (found + means[:, : len(self.names)].sum(-1).clamp(max=0.999)).argsort(descending=True)[:k]
-        heads = self.view.trace.heads()
+        heads = self.trace.heads()
         return [Reader(heads[n], means[n].tolist(), int(found[n])) for n in order.tolist()]
+
+    def __str__(self) -> str:
+        rows = [self.answer]
+        for n, (name, share, even) in enumerate(zip(self.groups, self.shares, self.uniform, strict=True)):
+            row = f"{name}: weight {share:.1%}, uniform {even:.1%}"
+            if n < len(self.names):
+                row += f", looked up {int(self.lookups(n).sum())} times, by chance {self.by_chance[n]:.0f}"
+            rows.append(row)
+        return "\n".join(rows)
+
+    def __repr__(self) -> str:
+        return f"Asked({self.answer!r}, {len(self.names)} documents, {len(self.trace.heads())} heads)"
+
+
+def spoken(pieces: Iterable[str]) -> str:
+    """Pieces as running text, with nothing in it that a terminal would obey."""
+    return "".join(pieces).replace("·", " ").replace("↵", "\n").strip()
 
 
 def ask(
@@ -90,6 +112,7 @@ def ask(
     documents: Sequence[tuple[str, str]],
     question: str,
     *,
+    system: str | None = None,
     write: int = 40,
     top_k: int = 8,
     cells: int = 0,
@@ -99,28 +122,34 @@ def ask(
 
     >>> from clearhead.models import load
     >>> asked = ask(load(), [("a", "The king is dead."), ("b", "The queen lives.")], "Who lives?", write=4)
-    >>> asked.groups, asked.weights.shape
-    (['a', 'b', 'first token', 'question', 'answer'], torch.Size([24, 4, 5]))
+    >>> asked.groups
+    ['a', 'b', 'first token', 'question', 'answer']
+    >>> asked.weights.shape
+    torch.Size([24, 4, 5])
 
     Arguments:
         model: what answers; with a chat template, through that.
         documents: pairs of a name and a text, none of which can become a special token.
         question: what is asked after them.
+        system: a system prompt; without it the template may put one of its own, which is then part of "template".
         write: the most tokens to answer with.
         top_k, cells, keep: as for `look`.
 
     Raises:
-        InputError: no document, an empty one, or more than the model reads.
+        InputError: no document, an empty one, more than the model reads, or a system prompt that the chat template does not
+            take.
     """
     if not documents:
-        raise InputError("--question: give at least one --document to ask about")
-    parts = model.question([*(text for _, text in documents), question])
-    for (name, _), ids in zip(documents, parts[1:-2], strict=True):
+        raise InputError("documents: there are none; give at least one to ask about")
+    parts = model.question([text for _, text in documents], question, system=system)
+    names = [name for name, _ in documents]
+    texts = [part.ids for part in parts if part.kind == "document"]
+    for name, ids in zip(names, texts, strict=True):
         if not ids:
             raise InputError(f"document {name}: is empty")
-    prompt = [i for part in parts for i in part]
+    prompt = [i for part in parts for i in part.ids]
     if len(prompt) + write > model.context:
-        told = ", ".join(f"{name} {len(ids)}" for (name, _), ids in zip(documents, parts[1:-2], strict=True))
+        told = ", ".join(f"{name} {len(ids)}" for name, ids in zip(names, texts, strict=True))
         raise InputError(
             f"documents and question are {len(prompt)} tokens ({told}), and {write} are to be written: {model.name} reads "
             f"{model.context}"
@@ -129,13 +158,20 @@ def ask(
     written = range(len(prompt), len(whole))
     if not written:
         raise InputError(f"{model.name} wrote nothing: ask it something that it answers")
-    groups, places, at = torch.full((len(whole),), len(documents) + 1), [], len(parts[0])
-    for n, ids in enumerate(parts[1:-2]):
-        places.append(range(at, at + len(ids)))
-        groups[at : at + len(ids)] = n
-        at += len(ids)
-    groups[len(prompt) :] = len(documents) + 2
-    groups[0] = len(documents)
+    template = sum(len(part.ids) for part in parts if part.kind == "template")
+    others = ["first token", "question", "answer"]
+    if template > (parts[0].kind == "template" and len(parts[0].ids) > 0):  # the first token is a group of its own
+        others.insert(2, "template")
+    if system is not None:
+        others.insert(1, "system")
+    kinds = {kind: len(names) + n for n, kind in enumerate(others)}
+    groups, places, at = torch.full((len(whole),), kinds["answer"]), [], 0
+    for part in parts:
+        place = range(at, at + len(part.ids))
+        groups[place.start : place.stop] = len(places) if part.kind == "document" else kinds.get(part.kind, 0)
+        places += [place] if part.kind == "document" else []
+        at = place.stop
+    groups[0] = kinds["first token"]
     wanted = Observables(
         top_k=top_k,
         map=cells,
@@ -150,20 +186,20 @@ def ask(
     seconds = time.perf_counter() - began
     trace.token_ids, trace.pieces = whole, model.pieces(whole)
     trace.model, trace.prompt = model.name, len(prompt)
-    trace.key_groups = groups.tolist(), [*(name for name, _ in documents), *OTHERS]
+    trace.key_groups = groups.tolist(), [*names, *others]
     writers = slice(written.start - 1, written.stop - 1)
     weights = torch.cat([call.observation.group_weight[0, :, writers] for call in trace.calls])
     view = View(model.name, model.context, trace, roles(trace), len(prompt), 0, 0, len(prompt), seconds)
-    uniform, by_chance = _even(trace, torch.tensor(whole), groups, written, len(documents))
-    places_found = torch.tensor(list(looked_up(trace, written).values()))
-    names = [name for name, _ in documents]
-    return Asked(view, names, places, written, weights, uniform, places_found, by_chance)
+    uniform, by_chance = _even(trace, torch.tensor(whole), groups, written, len(names))
+    found = torch.tensor(list(looked_up(trace, written).values()))
+    sizes = torch.bincount(groups, minlength=len(names) + len(others)).tolist()
+    return Asked(view, names, places, written, [*names, *others], sizes, weights, uniform, found, by_chance)
 
 
 def _even(trace: Trace, ids: Tensor, groups: Tensor, written: range, documents: int) -> tuple[list[float], list[float]]:
     """What heads that attend to all in sight alike would give each group, and how often they would look up in each document."""
     at = torch.arange(written.start, written.stop)
-    member = torch.nn.functional.one_hot(groups, documents + len(OTHERS)).double()  # (T, groups)
+    member = torch.nn.functional.one_hot(groups).double()  # (T, groups)
     equal = (ids[None] == ids[at][:, None]).double()  # (written, T)
     shares, counts = [], torch.zeros(documents, dtype=torch.float64)
     for call in trace.calls:

@@ -90,7 +90,7 @@ def test_a_question_says_what_its_answer_takes_from_each_document(tmp_path):
     assert sum(t["id"] == 0 for t in found["tokens"]) == 1  # what spells a special token stayed text
     code, out, _ = run(*words, "--html", "page.html", cwd=tmp_path)
     assert code == 0
-    assert "heads that look up most" in out
+    assert "most look-ups" in out
     assert "uniform  looked up  by chance" in out
     assert (tmp_path / "page.html").stat().st_size > 50_000
 
@@ -134,7 +134,7 @@ def test_of_many_documents_no_number_is_cut(width, monkeypatch, capsys):
     assert max(map(len, tables.splitlines()[3:])) <= width
     assert all(f"#{n + 1}" in tables for n in range(9))
     assert ("…" in tables) is any(len(name) > 24 for name in names)  # names alone may be shortened
-    assert "The documents that were looked up most have columns" in legend
+    assert ("The documents that were looked up most have columns" in legend) is (width == 80)
     assert asked.looked_up.max() >= 0
     for n in range(9):
         looks = [int(x) for x in re.findall(rf"#{n + 1} ×(\d+)", tables)]

@@ -26,7 +26,12 @@ def report(asked: Asked) -> None:
     for line in what_ran(asked.view):
         console.print(line, soft_wrap=True)
     columns = Columns.of(asked, console.width)
-    for part in (Text(asked.answer, "bold"), _total(asked, columns), _by_token(asked, columns), _readers(asked, columns)):
+    for part in (
+        Text(asked.answer, "bold"),
+        _total(asked, columns),
+        _by_token(asked, columns),
+        _readers(asked, columns),
+    ):
         console.print()
         console.print(part)
     console.print()
@@ -70,7 +75,9 @@ def _total(asked: Asked, columns: Columns) -> Table:
     left = [""] if columns.numbered else []
     total = _table(*left, "the answer looks at", "tokens", "weight", "uniform", "looked up", "by chance", "")
     documents = len(asked.names)
-    for n, (name, size, share, even) in enumerate(zip(asked.groups, asked.sizes, asked.shares, asked.uniform, strict=True)):
+    for n, (name, size, share, even) in enumerate(
+        zip(asked.groups, asked.sizes, asked.shares, asked.uniform, strict=True)
+    ):
         looks = (str(int(asked.lookups(n).sum())), f"{asked.by_chance[n]:.0f}") if n < documents else ("", "")
         bar = Text("█" * round(20 * share), "" if n < documents else "dim")
         number = [f"#{n + 1}" if n < documents else ""] if left else []

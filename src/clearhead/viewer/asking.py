@@ -20,6 +20,7 @@ from clearhead.trace import Head, Trace
 from clearhead.viewer.view import View
 from clearhead.watch import watch
 
+
 class Reader(NamedTuple):
     """A head, its mean weight on each group, and how many of the answer's tokens it looked up in a document."""
 

@@ -14,7 +14,7 @@ from clearhead.errors import InputError, message
 
 
 class Part(NamedTuple):
-    """A stretch of a prompt: whose it is, and its token ids. "template" is what a model's chat template puts around the rest."""
+    """A stretch of a prompt: whose it is, and its token ids. "template" is what a chat template puts around the rest."""
 
     kind: Literal["system", "document", "question", "template"]
     ids: list[int]

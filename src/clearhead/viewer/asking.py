@@ -166,7 +166,8 @@ def ask(
     if system is not None:
         others.insert(1, "system")
     kinds = {kind: len(names) + n for n, kind in enumerate(others)}
-    groups, places, at = torch.full((len(whole),), kinds["answer"]), [], 0
+    groups, at = torch.full((len(whole),), kinds["answer"]), 0
+    places: list[range] = []
     for part in parts:
         place = range(at, at + len(part.ids))
         groups[place.start : place.stop] = len(places) if part.kind == "document" else kinds.get(part.kind, 0)

@@ -49,7 +49,7 @@ LEFT_OUT = "The documents that were looked up most have columns; the others are 
 
 
 class Columns(NamedTuple):
-    """Which documents have a column of their own, and what each is called in tables: its name where there is room, or its number."""
+    """Which documents have a column of their own, and what each is called: its name where there is room, or its number."""
 
     names: list[str]
     shown: list[int]

@@ -10,7 +10,9 @@ Tiles in which no pair may be seen are not computed; tiles in which every pair m
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +25,7 @@ from clearhead.kernels.problem import Problem, tighten
 TILE_ROWS = 256
 TILE_KEYS = 256
 TILE_BYTES = 4 << 20  # scores of one tile over all the heads taken together
+KEPT_WORKSPACES = 2  # kept between calls: one for attention, one for what runs beside it
 
 
 @dataclass(frozen=True)
@@ -82,22 +85,42 @@ def row_blocks(problem: Problem, block_bytes: int | None = None, tile_keys: int 
 
 
 class Workspace:
-    """Named scratch memory, allocated once and reused by every tile: fresh pages cost more than the arithmetic."""
+    """Named scratch memory, reused by every tile."""
 
     def __init__(self, like: Tensor) -> None:
-        self.like = like
+        self.dtype, self.device = like.dtype, like.device
         self.buffers: dict[str, Tensor] = {}
 
     def take(self, name: str, *shape: int) -> Tensor:
         """An uninitialised tensor of this shape; it overwrites the last one of this name."""
-        size = 1
-        for n in shape:
-            size *= n
+        size = math.prod(shape)
         held = self.buffers.get(name)
         if held is None or held.numel() < size:
-            # Twice as long each time: blocks of causal rows grow, and every new length would be fresh pages.
-            held = self.buffers[name] = self.like.new_empty(1 << (size - 1).bit_length())
+            # Twice as long each time: blocks of causal rows grow, and every new length would be fresh pages. Made as an
+            # ordinary tensor, so that a call under inference_mode leaves nothing that a later one may not write to.
+            with torch.inference_mode(False):
+                length = 1 << (size - 1).bit_length()
+                held = self.buffers[name] = torch.empty(length, dtype=self.dtype, device=self.device)
         return held[:size].view(shape)
+
+
+_idle: list[Workspace] = []  # of the CPU, between calls: pages fresh from the system cost a tenth of a short call
+
+
+@contextmanager
+def workspace(like: Tensor) -> Iterator[Workspace]:
+    """Scratch memory of this dtype and device for one call. A call that runs inside another or beside it gets its own."""
+    work = None
+    if like.device.type == "cpu":
+        with suppress(IndexError):
+            work = _idle.pop()
+    if work is None or work.dtype != like.dtype:
+        work = Workspace(like)
+    try:
+        yield work
+    finally:
+        if like.device.type == "cpu" and len(_idle) < KEPT_WORKSPACES:
+            _idle.append(work)
 
 
 def query_rows(x: Tensor, s: Tile, groups: int) -> Tensor:
@@ -288,8 +311,14 @@ def attention(problem: Problem) -> tuple[Float[Tensor, "b hq tq dv"], Float[Tens
     """Output in the inputs' dtype, and L in the compute dtype."""
     p = ready(problem)
     out, lse = empty_results(p, problem.query.dtype)
+    with workspace(p.query) as work:
+        _add_tiles(p, work, out, lse)
+    return out, lse
+
+
+def _add_tiles(p: Problem, work: Workspace, out: Tensor, lse: Tensor) -> None:
+    """Every block of rows, tile by tile, into output and L."""
     finite, sane = all_finite(p.value), products_finite(p)
-    work = Workspace(p.query)
     for tiles in row_blocks(p):
         total = None
         for s in tiles:
@@ -314,7 +343,6 @@ def attention(problem: Problem) -> tuple[Float[Tensor, "b hq tq dv"], Float[Tens
             top, total, kept = bring_in_sink(p, tiles[0], top, total)
             put_query_rows(out, tiles[0], p.groups, mean if kept is None else mean * kept)
             put_query_rows(lse, tiles[0], p.groups, top + total.log())
-    return out, lse
 
 
 def ready(problem: Problem) -> Problem:

@@ -62,12 +62,20 @@ def observe(problem: Problem, measuring: Measuring) -> tuple[Tensor, dict[str, T
     """Output in the inputs' dtype, and what was measured in the compute dtype; gradients are not recorded."""
     p = tiled.ready(problem)
     out, lse = tiled.empty_results(p, problem.query.dtype)
-    finite, sane = tiled.all_finite(p.value), tiled.products_finite(p)
-    work = Workspace(p.query)
     # Where labels, a dense mask or −inf in a bias hide keys, an interval does not say how many a query sees.
     checked = p.plan.query_labels is not None or p.plan.dense is not None or p.bias is not None
     rows = _RowQuantities(p, measuring, checked)
     pooled = _PooledQuantities(p, measuring, checked)
+    with tiled.workspace(p.query) as work:
+        _add_blocks(p, work, rows, pooled, out, lse)
+    return out, {"lse": lse} | rows.end(lse) | pooled.end()
+
+
+def _add_blocks(
+    p: Problem, work: Workspace, rows: _RowQuantities, pooled: _PooledQuantities, out: Tensor, lse: Tensor
+) -> None:
+    """Every block of rows, into output, L and what is measured."""
+    finite, sane = tiled.all_finite(p.value), tiled.products_finite(p)
     for tiles in tiled.row_blocks(p, BLOCK_BYTES):
         block = _logits(p, tiles, work, sane)
         if block is None:
@@ -86,9 +94,8 @@ def observe(problem: Problem, measuring: Measuring) -> tuple[Tensor, dict[str, T
         put_query_rows(lse, s, p.groups, top + total.log())
         rows.add(block, highest)
         pooled.add(block)
-        if measuring.want.entropy:
+        if rows.want.entropy:
             rows.add_entropy(block, top, total, sane)
-    return out, {"lse": lse} | rows.end(lse) | pooled.end()
 
 
 def _logits(p: Problem, tiles: list[Tile], work: Workspace, sane: bool) -> Block | None:
@@ -317,7 +324,8 @@ def _search(
     best, group = torch.topk(whole.amax(-2), k + 1, dim=-1)
     group = group[..., :k]
     searched = whole.gather(-1, group.unsqueeze(-2).expand(*group.shape[:-1], GROUP, k)).flatten(-2)
-    searched = torch.cat([searched, z[..., groups * GROUP :]], -1)  # and the columns left over
+    if z.shape[-1] > groups * GROUP:
+        searched = torch.cat([searched, z[..., groups * GROUP :]], -1)  # and the columns left over
     values, place = torch.topk(searched, k + 1, dim=-1)
     tied, values, place = _tied(best, k) | _tied(values, k), values[..., :k], place[..., :k]
     in_group = group.gather(-1, place % k) + place // k * groups
@@ -361,7 +369,8 @@ class _PooledQuantities:
             self.starts = torch.tensor(self.columns[:-1], device=p.query.device)
             self.ends = torch.tensor(self.columns[1:], device=p.query.device)
             # Columns of every cell side by side; cells one column short repeat their last one, which `inside` tells.
-            widest = max((e - b for b, e in pairwise(self.columns)), default=0)
+            widths = {e - b for b, e in pairwise(self.columns)}
+            self.even, widest = len(widths) == 1, max(widths, default=0)
             at = self.starts[:, None] + torch.arange(widest, device=p.query.device)
             self.inside = at < self.ends[:, None]
             self.cell_columns = torch.minimum(at, self.ends[:, None] - 1)
@@ -389,14 +398,14 @@ class _PooledQuantities:
             return
         pooled, highest = self._columns(sums, s).sum(-1), self._columns(_by_cells(grid, cells, torch.amax), s).amax(-1)
         seen = self._seen_by_interval(s, cells, real) if counts is None else self._columns(counts, s).sum(-1)
-        for n, (cell, _) in enumerate(cells):
-            self.found["map_mean"][s.b0 : s.b1, heads, cell] += pooled[:, :, n]
-            if self.checked:
-                self.counts[s.b0 : s.b1, heads, cell] += seen[:, :, n]
-            elif s.h0 == 0:  # all heads see the same: counted once
-                self.counts[s.b0 : s.b1, :, cell] += seen[:, :, n]
-            target = self.found["map_max"][s.b0 : s.b1, heads, cell]
-            torch.maximum(target, highest[:, :, n], out=target)
+        at = slice(cells[0][0], cells[-1][0] + 1)
+        self.found["map_mean"][s.b0 : s.b1, heads, at] += pooled
+        if self.checked:
+            self.counts[s.b0 : s.b1, heads, at] += seen
+        elif s.h0 == 0:  # all heads see the same: counted once
+            self.counts[s.b0 : s.b1, :, at] += seen
+        target = self.found["map_max"][s.b0 : s.b1, heads, at]
+        torch.maximum(target, highest, out=target)
 
     def _add_to_keys(self, s: Tile, heads: slice, keys: slice, grid: Float[Tensor, "b h rows keys"]) -> None:
         """What a tile's keys receive from every group of queries, and by the weights of rows."""
@@ -412,6 +421,9 @@ class _PooledQuantities:
     def _columns(self, x: Float[Tensor, "b h cells keys"], s: Tile) -> Tensor:
         """The keys of each map column, (b, h, cells, map columns, keys of the column), 0 where there is none."""
         whole = pad(x, (s.j0, self.p.key.shape[2] - s.j1))
+        if self.even:
+            cells: Tensor = whole.unflatten(-1, tuple(self.inside.shape))
+            return cells
         return torch.where(self.inside, whole[..., self.cell_columns], 0.0)
 
     def _count_pairs(self, block: Block, cells: list[tuple[int, slice]], real: Tensor | None) -> Tensor:

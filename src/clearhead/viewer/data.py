@@ -7,7 +7,7 @@ is said to be missing. Nothing is computed here that the library computes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,29 +18,19 @@ from torch import Tensor
 
 from clearhead.errors import InputError
 from clearhead.models.tokens import readable, visible
-from clearhead.observables import Observation
 from clearhead.pattern import Pattern
 from clearhead.pyramid import TILE
 from clearhead.roles import RoleScore, label, looked_up, roles
+from clearhead.roles.scores import visible_keys
 from clearhead.trace import Call, Head, Trace
 from clearhead.viewer.packed import Answer, number, numbers, roots
-from clearhead.viewer.view import View
+from clearhead.viewer.quantities import QUANTITIES, of_heads, quantity, uniform_histogram
+from clearhead.viewer.view import View, measured_bytes, most_telling
 
 CELLS = 1 << 20  # most pairs in one answer: 4 MB
 WRITTEN = 512  # tokens written, at most, of which it is said which heads looked them up
 MOST_CELLS = 12 << 20  # of all maps together: 24 MB
 
-# name, what it is called, its unit, what it is
-QUANTITIES: tuple[tuple[str, str, str, str], ...] = (
-    ("entropy", "Entropy", "nats", "How spread out the weights are, the mean over the tokens; uniform attention has the most."),
-    ("entropy_share", "Entropy, of uniform", "", "Entropy divided by that of uniform attention: 1 is as spread out as can be."),
-    ("distance", "Distance", "tokens", "How far back a head looks, the mean over weights and tokens."),
-    ("max_weight", "Largest weight", "", "The weight on the most attended token, the mean over the tokens."),
-    ("max_logit", "Largest logit", "", "The largest logit of any pair."),
-    ("peak", "Largest share received", "", "The share of all weight that the most attended token of the text receives."),
-    ("sink", "Learned sink", "", "The weight on the learned sink, the mean over the tokens."),
-    ("sum_squares", "Sum of squares", "", "A token's squared weights summed, the mean over tokens: 1 is one key alone."),
-)  # fmt: skip
 STRIPS = ("entropy", "received", "received_mean", "first_weight", "previous_weight", "self_weight", "sink", "distance")
 
 
@@ -92,8 +82,9 @@ class Shown:
 
     def document(self) -> Answer:
         """Everything that is one number a head or one word a token."""
-        used = [row for row in QUANTITIES if any(_quantity(c.observation, row[0], 0) for c in self._calls.values())]
-        per_layer = {layer: self._values(call, [row[0] for row in used]) for layer, call in self._calls.items()}
+        used = [row for row in QUANTITIES if any(quantity(c.observation, row[0], 0) for c in self._calls.values())]
+        names = [row[0] for row in used]
+        per_layer = {n: of_heads(call.observation, names, self.sample) for n, call in self._calls.items()}
         return Answer(
             {
                 "name": readable(self.name),
@@ -109,7 +100,7 @@ class Shown:
                 "heads": [self._head(head, per_layer[head.layer][0]) for head in self.heads],
                 "notable": str(self.notable()),
                 "rollout": self.can_roll_out(),
-                "bytes": {"observed": self.observed_bytes(), "pattern": self.pattern_bytes()},
+                "bytes": {"observed": self.observed_bytes, "pattern": self.pattern_bytes},
             }
         )
 
@@ -138,12 +129,12 @@ class Shown:
                 values = self._of(head, name)
                 if values is not None:
                     arrays[name] = numbers(values.float())
-        arrays["visible"] = numbers(self._seen(head).float())
+        arrays["visible"] = numbers(visible_keys(observation, self.sample).float())
         facts: dict[str, Any] = {"head": str(head)}
         if "distance_histogram" in observation.values:
             h, b = self._calls[head.layer].index(head), self._sample(observation.lse)
             arrays["histogram"] = numbers(observation.mean("distance_histogram")[b, h].float())
-            null = self._uniform_histogram(head, arrays["histogram"].shape[0])
+            null = uniform_histogram(observation, self.sample, arrays["histogram"].shape[0])
             if null is not None:
                 arrays["histogram_null"] = null
         if "group_mean" in observation.values:
@@ -269,22 +260,18 @@ class Shown:
         return self._of(head, "map_mean")
 
     def notable(self) -> Head:
-        """The head to show first: the best of the most telling role that any head has, else the one of least entropy."""
-        labelled = {head: score for head, scores in self.roles.items() if (score := label(scores)) is not None}
-        for role in ("induction", "duplicate-token", "previous-token", "first-token", "self"):
-            heads = [head for head, score in labelled.items() if score.role == role]
-            if heads:
-                return max(heads, key=lambda head: labelled[head].score)
-        return self.heads[0]
+        """The head to show first: the best of the most telling role that any head has, else the first."""
+        return most_telling(self.roles) or self.heads[0]
 
+    @property
     def pattern_bytes(self) -> int:
         """What the T×T weights of all heads would have taken in float32."""
         return sum(math.prod(_shape(call)) * call.heads * 4 for call in self._calls.values())
 
+    @property
     def observed_bytes(self) -> int:
         """What the observations take."""
-        kept = (t for call in self._calls.values() for name, t in call.observation.values.items() if name != "output")
-        return sum(t.nbytes for t in kept)
+        return measured_bytes(self._calls.values())
 
     # --------------------------------------------------------------------------------------------------------- its parts
 
@@ -357,48 +344,6 @@ class Shown:
             "values": {name: number(of_layer[at]) for name, of_layer in values.items()},
         }
 
-    def _values(self, call: Call, names: list[str]) -> tuple[dict[str, list[float]], dict[str, float | None]]:
-        """Of one layer: every quantity of every head, and what uniform attention would have where that is known."""
-        found, nulls = {}, {}
-        b = self._sample(call.observation.lse)
-        for name in names:
-            read = _quantity(call.observation, name, b)
-            if read is not None:
-                found[name] = read().double().tolist()
-        seen = self._real_rows(call.observation, self._visible(call.observation).double())
-        places = seen.clamp(min=1) + ("sink" in call.observation.values)
-        if "entropy" in found:
-            nulls["entropy"] = number(float(torch.log(places).mean()))
-            nulls["entropy_share"] = 1.0
-        if "max_weight" in found:
-            nulls["max_weight"] = number(float((1 / places).mean()))
-        return found, nulls
-
-    def _visible(self, observation: Observation) -> Float[Tensor, " Tq"]:
-        """n_i; heads differ only under a mask per head."""
-        seen = observation.visible.expand(-1, -1, observation.lse.shape[2])
-        return seen[self.sample if seen.shape[0] > 1 else 0].amax(0).float()
-
-    def _seen(self, head: Head) -> Float[Tensor, " Tq"]:
-        return self._visible(self._calls[head.layer].observation)
-
-    def _real_rows(self, observation: Observation, values: Tensor) -> Tensor:
-        if observation.padded is None:
-            return values
-        return values[~observation.padded[self.sample if observation.padded.shape[0] > 1 else 0]]
-
-    def _uniform_histogram(self, head: Head, bins: int) -> Float[np.ndarray, " bins"] | None:
-        """The mean histogram of uniform attention, for a head whose queries see everything before them and themselves."""
-        observation = self._calls[head.layer].observation
-        seen = numbers(self._real_rows(observation, self._seen(head))).astype(np.int64)
-        positions = numbers(self._real_rows(observation, torch.arange(observation.lse.shape[2]))) + observation.offset
-        if not np.array_equal(seen, positions + 1):
-            return None
-        lows = [0, *(2**n for n in range(bins - 1))]
-        highs = [*lows[1:], 1 << 62]
-        inside = [np.clip(np.minimum(high, seen) - low, 0, None) for low, high in zip(lows, highs, strict=True)]
-        return np.array([(count / seen).mean() for count in inside], dtype=np.float32)
-
     def _sample(self, values: Tensor) -> int:
         return min(self.sample, values.shape[0] - 1)
 
@@ -448,23 +393,6 @@ def _shape(call: Call) -> tuple[int, int]:
             return Tq, observation.values[name].shape[-1]
     pattern = _pattern_of(call)
     return Tq, Tq + observation.offset if pattern is None else pattern.shape[3]
-
-
-def _quantity(observation: Observation, name: str, b: int) -> Callable[[], Tensor] | None:
-    """How to read one number a head (Hq,) of a sample, or None where it was not measured."""
-    values = observation.values
-    if name == "peak":
-        return (lambda: _peak(observation.received[b])) if "received" in values else None
-    if name == "max_logit":
-        return (lambda: observation.max_logit[b].amax(-1)) if name in values else None
-    needs = {"entropy_share": ("entropy",), "max_weight": ("max_logit",)}.get(name, (name,))
-    if any(need not in values for need in needs):
-        return None
-    return lambda: observation.mean(name)[b]
-
-
-def _peak(received: Tensor) -> Tensor:
-    return received.amax(-1) / received.sum(-1).clamp(min=1e-30)
 
 
 def _role(score: RoleScore) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,7 @@ from clearhead.masks import Causal
 from clearhead.models import Model
 from clearhead.observables import Observables
 from clearhead.roles import RoleScore, label, roles
-from clearhead.trace import Head, Trace
+from clearhead.trace import Call, Head, Trace
 from clearhead.watch import watch
 
 LONG = 1000  # tokens from which on it is said beforehand what looking will cost
@@ -69,8 +69,7 @@ class View:
     @property
     def observed_bytes(self) -> int:
         """What the observations take, the layers' outputs left out."""
-        kept = (t for call in self.trace.calls for name, t in call.observation.values.items() if name != "output")
-        return sum(t.nbytes for t in kept)
+        return measured_bytes(self.trace.calls)
 
     def label(self, head: Head) -> RoleScore | None:
         """The role a head is labelled with, if any."""
@@ -78,16 +77,29 @@ class View:
 
     def notable(self) -> Head:
         """The head to show first: the best of the most telling role that any head has, else the one of least entropy."""
-        labelled = {head: score for head in self.roles if (score := self.label(head)) is not None}
-        for role in PREFERRED:
-            heads = [head for head, score in labelled.items() if score.role == role]
-            if heads:
-                return max(heads, key=lambda head: labelled[head].score)
-        return min(self.roles, key=lambda head: self.trace.observation(head.layer).mean("entropy")[0, head.head].item())
+        return most_telling(self.roles) or min(
+            self.roles, key=lambda head: self.trace.observation(head.layer).mean("entropy")[0, head.head].item()
+        )
 
     def query(self, token: int) -> int:
         """Position of a token counted from the start, or from the end if negative; raises `InputError` if there is none."""
         return _position(token, self.tokens)
+
+
+def most_telling(roles: Mapping[Head, list[RoleScore]]) -> Head | None:
+    """The best head of the role that says most of those that any head is labelled with; None where none is."""
+    labelled = {head: score for head, scores in roles.items() if (score := label(scores)) is not None}
+    for role in PREFERRED:
+        heads = [head for head, score in labelled.items() if score.role == role]
+        if heads:
+            return max(heads, key=lambda head: labelled[head].score)
+    return None
+
+
+def measured_bytes(calls: Iterable[Call]) -> int:
+    """What the observations of some calls take, the layers' outputs left out."""
+    kept = (x for call in calls for name, x in call.observation.values.items() if name != "output")
+    return sum(x.nbytes for x in kept)
 
 
 def _position(token: int, tokens: int) -> int:

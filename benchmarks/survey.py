@@ -55,12 +55,13 @@ def surveyed(name: str, paths: list[str], length: int, out: str) -> None:
     import torch
 
     from clearhead.models import load
-    from clearhead.survey import Corpus, Options, running
+    from clearhead.survey import Corpus, Options, running, shard
+    from clearhead.survey.packing import Pack, Piece
 
     torch.set_num_threads(1)
     model = load(name)
-    running._seen(model, running.Pack((running.Piece(0, 0, (0, 1, 2)),)), ("entropy",))  # kernels are loaded
-    real, seconds, tokens = running._measure, 0.0, 0
+    shard.seen(model, Pack((Piece(0, 0, (0, 1, 2)),)), ("entropy",))  # kernels are loaded
+    real, seconds, tokens = running.measure_shard, 0.0, 0
 
     def measure(*args: object) -> None:
         nonlocal seconds, tokens
@@ -70,7 +71,7 @@ def surveyed(name: str, paths: list[str], length: int, out: str) -> None:
         seconds += time.perf_counter() - begin
         tokens += progress.tokens - before
 
-    running._measure = measure
+    running.measure_shard = measure
     running.survey(model, Corpus(paths), out, Options(length=length, shard_bytes=1 << 16))
     print(
         json.dumps({"tokens": tokens, "seconds": seconds, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss})

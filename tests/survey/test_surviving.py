@@ -19,7 +19,7 @@ import pytest
 
 from clearhead.errors import InputError
 from clearhead.survey import Corpus, Options, compare, load, state, survey
-from clearhead.survey.running import Progress
+from clearhead.survey.progress import Progress
 from surveyed import two_surveys
 
 WORDS = [

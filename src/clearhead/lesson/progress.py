@@ -10,6 +10,7 @@ from datetime import date
 from pathlib import Path
 
 from clearhead.errors import InputError
+from clearhead.whole import whole
 
 EXERCISES = range(1, 9)
 MARK = re.compile(r"^EXERCISE = ([1-8])\b", re.MULTILINE)
@@ -78,9 +79,8 @@ def _write(done: dict[int, str]) -> None:
     file = _file()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        fresh = file.with_name(f".{file.name}.{os.getpid()}")
-        fresh.write_text(json.dumps({"solved": {str(n): day for n, day in sorted(done.items())}}), encoding="utf-8")
-        os.replace(fresh, file)
+        with whole(file) as place:
+            place.write_text(json.dumps({"solved": {str(n): day for n, day in sorted(done.items())}}), encoding="utf-8")
     except OSError as error:
         raise InputError(
             f"{file}: {error.strerror or error}; set CLEARHEAD_CONFIG to a folder that can be written"

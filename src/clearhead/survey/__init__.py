@@ -8,7 +8,9 @@ found.table("heads")      # roles, with standard errors over documents
 """
 
 from clearhead.survey.corpus import Corpus
+from clearhead.survey.options import Options
+from clearhead.survey.progress import Progress
 from clearhead.survey.results import Survey, compare, load
-from clearhead.survey.running import Options, Progress, survey
+from clearhead.survey.running import survey
 
 __all__ = ["Corpus", "Options", "Progress", "Survey", "compare", "load", "survey"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.errors import InputError
-from clearhead.survey.state import pyarrow
+from clearhead.survey.arrow import pyarrow
 
 TEXT = (".txt", ".md", ".text")
 LINES = (".jsonl", ".ndjson")

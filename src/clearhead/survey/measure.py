@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from clearhead.errors import InputError
 from clearhead.observables import Observables, Observation
 from clearhead.roles.scores import NEAR
+from clearhead.survey.adding import joined
 from clearhead.survey.packing import Pack
 from clearhead.survey.sketch import BUCKETS, Scale
 from clearhead.trace import Trace
@@ -244,14 +245,6 @@ class Measured:
             "token_ids": ids, "token_received": self.of_token[columns].T.copy(),
             "token_viewers": self.token_viewers[columns].T.copy(), "token_count": self.token_count[columns],
         }  # fmt: skip
-
-
-def joined(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, Any, Any]:
-    """Count, mean and Σ (x − mean)² of two sets of numbers together (Chan, Golub and LeVeque 1979)."""
-    n = a[0] + b[0]
-    share = b[0] / np.maximum(1, n)
-    step = b[1] - a[1]
-    return n, a[1] + step * share, a[2] + b[2] + step**2 * a[0] * share
 
 
 def _uniform(name: str, sights: Floats, pack: Pack) -> Floats:

@@ -26,6 +26,8 @@ from numpy.typing import NDArray
 from clearhead.errors import InputError
 from clearhead.roles.scores import judged, label
 from clearhead.survey import state
+from clearhead.survey.adding import Arrays
+from clearhead.survey.arrow import pyarrow
 from clearhead.survey.measure import WITH_NULL, Quantity
 from clearhead.survey.sketch import BUCKETS, RELATIVE_ERROR
 from clearhead.trace import Head
@@ -67,7 +69,7 @@ class Survey:
         """The rows of one of the tables; raises `InputError` for a name there is none of, a file that is damaged or gone."""
         if name not in TABLES:
             raise InputError(f"table {name!r}: expected one of {', '.join(TABLES)}")
-        read, path = state.pyarrow("parquet").read_table, self.folder / f"{name}.parquet"
+        read, path = pyarrow("parquet").read_table, self.folder / f"{name}.parquet"
         try:
             rows: list[Row] = read(path).to_pylist()
         except (OSError, ValueError) as error:  # pyarrow's are of both kinds
@@ -161,7 +163,7 @@ def tidy(folder: Path) -> None:
     (folder / state.FOLDED).unlink(missing_ok=True)
 
 
-def _roles(arrays: state.Arrays, heads: list[Head], o: int, quantity: Quantity) -> Iterable[Row]:
+def _roles(arrays: Arrays, heads: list[Head], o: int, quantity: Quantity) -> Iterable[Row]:
     if quantity.role is None:
         return
     for n, head in enumerate(heads):
@@ -193,7 +195,7 @@ def _error(count: int, squares: float) -> float:
 
 
 def _observables(
-    arrays: state.Arrays, n: int, head: Head, names: list[str], quantities: Mapping[str, Quantity]
+    arrays: Arrays, n: int, head: Head, names: list[str], quantities: Mapping[str, Quantity]
 ) -> Iterable[Row]:
     heads = len(arrays["heads"])
     for o, name in enumerate(names):
@@ -226,7 +228,7 @@ def _example(head: Head, rank: int, one: Row) -> Row:
 
 def _parquet(name: str, rows: list[Row]) -> bytes:
     """A table in bytes; its columns have their types even without a row."""
-    parquet = state.pyarrow("parquet")
+    parquet = pyarrow("parquet")
     import pyarrow as arrow
 
     whole, real, text = arrow.int64(), arrow.float64(), arrow.string()

@@ -6,8 +6,6 @@ one in the order of their numbers, whoever measured them and whenever, so that s
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import json
 import os
 from collections.abc import Mapping
@@ -15,41 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clearhead.errors import InputError
+from clearhead.survey.adding import Arrays, add, strongest
+from clearhead.whole import whole
 
 FORMAT = 2
 MANIFEST, FOLDED, SUMMARY = "survey.json", "folded.safetensors", "summary.json"
-ADDED = (
-    "tokens", "map", "map_queries", "position_received", "position_viewers", "positions",
-)  # fmt: skip
-Arrays = dict[str, NDArray[Any]]
 
 
 def write(path: Path, content: bytes) -> None:
     """Put a file in its place, whole, and on the disk."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("wb") as file:
+        with whole(path) as place, place.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
         _settle(path.parent)
     except OSError as error:
         raise InputError(f"--out {path}: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
-
-
-def pyarrow(module: str) -> Any:
-    """A module of pyarrow; raises `InputError` where it is not installed."""
-    try:
-        return importlib.import_module(f"pyarrow.{module}")
-    except ImportError as error:
-        raise InputError("survey: needs pyarrow; pip install 'clearhead[survey]'") from error
 
 
 def _settle(folder: Path) -> None:
@@ -130,8 +112,8 @@ def save(path: Path, arrays: Arrays, notes: Mapping[str, Any]) -> None:
     """Numbers and notes as one safetensors file."""
     from safetensors.numpy import save as to_bytes
 
-    whole = {name: np.ascontiguousarray(x) for name, x in arrays.items()}
-    write(path, to_bytes(whole, metadata={"notes": json.dumps(notes, ensure_ascii=False, sort_keys=True)}))
+    packed = {name: np.ascontiguousarray(x) for name, x in arrays.items()}
+    write(path, to_bytes(packed, metadata={"notes": json.dumps(notes, ensure_ascii=False, sort_keys=True)}))
 
 
 def load(path: Path) -> tuple[Arrays, dict[str, Any]]:
@@ -171,54 +153,9 @@ def fold(folder: Path, kept: int, least: int = 1) -> int:
             "shards": n + 1,
             "documents": notes["documents"] + told["documents"],
             "bad": notes["bad"] + told["bad"],
-            "examples": _strongest(notes["examples"], told["examples"], kept),
+            "examples": strongest(notes["examples"], told["examples"], kept),
         }
     save(path, arrays, notes)
     for n in range(number, ready):
         shard_path(folder, n).unlink(missing_ok=True)
     return ready
-
-
-def _strongest(a: list[list[Any]], b: list[list[Any]], kept: int) -> list[list[Any]]:
-    """The strongest examples of every head; of equal ones the one of the earlier document, and no text twice."""
-    if not a or not b:
-        return a or b
-    found = []
-    for x, y in zip(a, b, strict=True):
-        distinct: dict[Any, Any] = {}
-        for one in sorted([*x, *y], key=lambda e: (-e["weight"], e["document"])):
-            distinct.setdefault((*one["query_context"], *one["key_context"]), one)
-        found.append(list(distinct.values())[:kept])
-    return found
-
-
-def add(a: Arrays, b: Arrays) -> Arrays:
-    """Two shards' numbers as one's."""
-    from clearhead.survey.measure import joined
-
-    if not a or not b:
-        return a or b
-    found: Arrays = {name: a[name] + b[name] for name in ADDED}
-    found["heads"] = a["heads"]
-    for prefix in ("", "document_"):
-        names = [prefix + name for name in ("count", "mean", "squares")]
-        parts = joined([a[name] for name in names], [b[name] for name in names])
-        found |= dict(zip(names, parts, strict=True))
-    found["null"] = a["null"] + b["null"]
-    found["least"], found["most"] = np.minimum(a["least"], b["least"]), np.maximum(a["most"], b["most"])
-    places, counts = _united(a["sketch_places"], a["sketch_counts"], b["sketch_places"], b["sketch_counts"])
-    found["sketch_places"], found["sketch_counts"] = places, counts
-    for name in ("token_received", "token_viewers", "token_count"):
-        found["token_ids"], found[name] = _united(a["token_ids"], a[name], b["token_ids"], b[name])
-    return found
-
-
-def _united(
-    ids: NDArray[Any], x: NDArray[Any], other_ids: NDArray[Any], other: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Numbers by ascending id, those of the same id added; ids are along the last dimension."""
-    every = np.union1d(ids, other_ids)
-    found = np.zeros((*x.shape[:-1], len(every)), x.dtype)
-    found[..., np.searchsorted(every, ids)] += x
-    found[..., np.searchsorted(every, other_ids)] += other
-    return every, found

@@ -18,6 +18,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 """
+MODULE = """
+class f(torch.nn.Module):
+    def __init__(self, dim=16):
+        super().__init__()
+        self.dim = dim
+        self.q, self.k, self.v = (torch.nn.Linear(dim, dim) for _ in range(3))
+
+"""
 # Each with the line that is wrong, and how it is to read.
 BROKEN = {
     "a diagonal that is hidden": (
@@ -57,6 +65,71 @@ BROKEN = {
         "        out[i] = e / e.sum() @ v[: len(e)]\n    return out\n",
         "s = k[:i] @ q[i] / np.sqrt(q.shape[-1])",
         "s = k[: i + 1] @ q[i] / np.sqrt(q.shape[-1])",
+    ),
+    "a fill that hides nothing": (
+        "def f(q, k, v):\n    T = q.shape[-2]\n    s = q @ k.mT / math.sqrt(q.shape[-1])\n"
+        "    s = s.masked_fill(torch.tril(torch.ones(T, T)) == 0, 1e-9)\n    return s.softmax(-1) @ v\n",
+        "s = s.masked_fill(torch.tril(torch.ones(T, T)) == 0, 1e-9)",
+        's = s.masked_fill(torch.tril(torch.ones(T, T)) == 0, float("-inf"))',
+    ),
+    "scores times the mask": (
+        "def f(q, k, v):\n    T = q.shape[-2]\n    s = q @ k.mT / math.sqrt(q.shape[-1])\n"
+        "    s = s * torch.tril(torch.ones(T, T))\n    return s.softmax(-1) @ v\n",
+        "s = s * torch.tril(torch.ones(T, T))",
+        's = s.masked_fill(torch.tril(torch.ones(T, T)) == 0, float("-inf"))',
+    ),
+    "scores plus the mask": (
+        "def f(q, k, v):\n    m = torch.tril(torch.ones(q.shape[-2], q.shape[-2]))\n"
+        "    s = q @ k.mT / math.sqrt(q.shape[-1]) + m\n    return s.softmax(-1) @ v\n",
+        "s = q @ k.mT / math.sqrt(q.shape[-1]) + m",
+        's = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(m == 0, float("-inf"))',
+    ),
+    "ten thousand subtracted": (
+        "def f(q, k, v):\n    m = (1 - torch.tril(torch.ones(q.shape[-2], q.shape[-2]))) * -1e4\n"
+        "    return (q @ k.mT / math.sqrt(q.shape[-1]) + m).softmax(-1) @ v\n",
+        "m = (1 - torch.tril(torch.ones(q.shape[-2], q.shape[-2]))) * -1e4",
+        "m = (1 - torch.tril(torch.ones(q.shape[-2], q.shape[-2]))) * -1e9",
+    ),
+    "e to any power": (
+        "def f(q, k, v):\n    e = np.exp(q @ k.T / np.sqrt(q.shape[-1]))\n"
+        "    return (e / e.sum(-1, keepdims=True)) @ v\n",
+        "e = np.exp(q @ k.T / np.sqrt(q.shape[-1]))",
+        "e = np.exp(q @ k.T / np.sqrt(q.shape[-1]) - (q @ k.T / np.sqrt(q.shape[-1])).max(-1, keepdims=True))",
+    ),
+    "one maximum for all rows": (
+        "def f(q, k, v):\n    s = q @ k.mT / math.sqrt(q.shape[-1])\n    e = torch.exp(s - s.max())\n"
+        "    return (e / e.sum(-1, keepdim=True)) @ v\n",
+        "e = torch.exp(s - s.max())",
+        "e = torch.exp(s - s.amax(-1, keepdim=True))",
+    ),
+    "sixteen bits": (
+        "def f(q, k, v):\n    s = q.half() @ k.half().mT\n    s = s.to(v.dtype) / math.sqrt(q.shape[-1])\n"
+        "    return s.softmax(-1) @ v\n",
+        "s = q.half() @ k.half().mT",
+        "s = q @ k.mT",
+    ),
+    "weights that meet no values": (
+        "def f(q, k, v):\n    s = q @ k.mT / math.sqrt(q.shape[-1])\n    return s.softmax(-1)\n",
+        "return s.softmax(-1)",
+        "return (s.softmax(-1)) @ v",
+    ),
+    "a key that is reshaped": (
+        "def f(q, k, v):\n    t = k.reshape(*k.shape[:-2], k.shape[-1], k.shape[-2])\n"
+        "    return (q @ t / math.sqrt(q.shape[-1])).softmax(-1) @ v\n",
+        "t = k.reshape(*k.shape[:-2], k.shape[-1], k.shape[-2])",
+        "t = k.transpose(-2, -1)",
+    ),
+    "a method that forward calls": (
+        f"{MODULE}    def weigh(self, q, k):\n        return (q @ k.mT / self.dim).softmax(-1)\n\n"
+        "    def forward(self, x):\n        return self.weigh(self.q(x), self.k(x)) @ self.v(x)\n",
+        "return (q @ k.mT / self.dim).softmax(-1)",
+        "return (q @ k.mT / k.shape[-1] ** 0.5).softmax(-1)",
+    ),
+    "dropout that never stops": (
+        f"{MODULE}    def forward(self, x):\n        w = (self.q(x) @ self.k(x).mT / 4).softmax(-1)\n"
+        "        w = F.dropout(w, 0.1)\n        return w @ self.v(x)\n",
+        "w = F.dropout(w, 0.1)",
+        "w = F.dropout(w, 0.1, training=self.training)",
     ),
 }
 # Wrong in a way that no single line of theirs puts right.

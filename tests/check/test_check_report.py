@@ -198,7 +198,7 @@ def test_numbers_that_are_none_are_not_said_to_be_far_away(tmp_path):
         "    s = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(tril == 1, float('-inf'))\n    return s.softmax(-1) @ v\n"
     )
     report = check(f"{path}:flipped")
-    said = "are not what is right in shape, or not numbers (NaN) in places, "
+    said = "are not numbers (NaN or infinite) in places, and elsewhere "
     assert said in " ".join(str(report).split())
     assert f"Your numbers {said}" in report.html()
     assert report.finding("values").said.endswith("NaN or infinity in it")
@@ -217,3 +217,53 @@ def test_an_exercise_still_to_be_written_is_not_asked_how_it_is_called(tmp_path)
     path.write_text('def attend(q, k, v):\n    raise NotImplementedError("still open")\n')
     said = check(f"{path}:attend").trouble
     assert said.endswith("it raised NotImplementedError: still open (line 2); it is still to be written")
+
+
+def test_a_mask_that_was_never_made_is_not_asked_after(tmp_path):
+    scores = "    s = q @ k.mT * q.shape[-1] ** -0.5\n"
+    code = (
+        "import torch\ndef causal_{name}(q, k, v):\n    t = q.shape[-2]\n{scores}{line}    return s.softmax(-1) @ v\n"
+    )
+    line = "    s.masked_fill(torch.tril(torch.ones(t, t)) == 0, float('-inf'))\n"
+    path = tmp_path / "unmasked.py"
+    path.write_text(
+        code.format(name="kept", scores=scores, line=line) + code.format(name="none", scores=scores, line="")
+    )
+    lost, never = (check(f"{path}:causal_{name}").diagnosis[0].mistakes[0].said for name in ("kept", "none"))
+    assert never == "every query sees every key, the future too; it is read as causal because its name says so"
+    assert lost == f"{never} (is the result of masked_fill kept?)"
+
+
+def test_inputs_that_an_explanation_leaves_out_stand_on_a_line_of_their_own(tmp_path):
+    path = tmp_path / "logged.py"
+    path.write_text(
+        "import torch\ndef logged(q, k, v):\n    return torch.log_softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v\n"
+    )
+    lines = str(check(f"{path}:logged")).splitlines()
+    assert "you computed  log_softmax, not softmax" in lines
+    assert "where         on all inputs but those with scores in the hundreds and more" in lines
+
+
+def test_a_batch_that_is_attended_along_says_what_to_do_if_it_is_none(tmp_path):
+    path = tmp_path / "first.py"
+    path.write_text(
+        "import torch\nclass First(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.q, self.k, self.v = (torch.nn.Linear(12, 12) for _ in range(3))\n"
+        "    def forward(self, x):\n        q, k, v = (f(x).transpose(0, 1) for f in (self.q, self.k, self.v))\n"
+        "        return ((q @ k.mT / 12**0.5).softmax(-1) @ v).transpose(0, 1)\n"
+    )
+    (mistake,) = check(f"{path}:First").diagnosis[0].mistakes
+    assert mistake.id == "over:batch"
+    assert mistake.right.endswith("if x is meant to be (T, B, C), say so: --layout tbc")
+    assert check(f"{path}:First", layout="tbc").ok
+
+
+def test_what_a_candidate_raised_is_not_cut_in_a_word(tmp_path):
+    path = tmp_path / "single.py"
+    path.write_text(
+        "import torch\ndef single(q, k, v):\n    if q.dtype in (torch.bfloat16, torch.float16):\n"
+        "        raise ValueError('this function takes numbers of thirty-two or of sixty-four bits, and no others')\n"
+        "    return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v\n"
+    )
+    said = check(f"{path}:single").finding("half_precision").said
+    assert "sixty-four bits, and no others)" in said

@@ -317,3 +317,41 @@ def growing_loop(q, k, v):
 @right
 def flag_off_by_default(q, k, v, is_causal=False):
     return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+
+@right
+def dropout_as_a_layer(query, key, value, mask=None, dropout=None):
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
+    if mask is not None:
+        scores = scores.masked_fill(mask == 0, -1e9)
+    weights = scores.softmax(dim=-1)
+    if dropout is not None:
+        weights = dropout(weights)
+    return weights @ value, weights
+
+
+@right
+def window_of_its_own(q, k, v, w=3):
+    """Square only; one query runs too, by broadcasting, and then sees more than the window."""
+    i = torch.arange(q.shape[-2])
+    seen = (i[:, None] >= i[None]) & (i[:, None] - i[None] < w)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+
+def shares(z):
+    e = np.exp(z - np.max(z, axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+@right
+def numpy_weights_given(x, Wq, Wk, Wv):
+    queries, keys, values = x @ Wq, x @ Wk, x @ Wv
+    return shares(queries @ keys.T / np.sqrt(keys.shape[1])) @ values
+
+
+@right
+def numpy_weights_given_causal(x, Wq, Wk, Wv):
+    queries, keys, values = x @ Wq, x @ Wk, x @ Wv
+    scores = queries @ keys.T / np.sqrt(keys.shape[1])
+    scores[np.triu_indices(len(x), 1)] = -np.inf
+    return shares(scores) @ values

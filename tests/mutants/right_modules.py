@@ -327,3 +327,80 @@ class FusedSingleHead(nn.Module):
     def forward(self, x):
         q, k, v = self.qkv(x).chunk(3, dim=-1)
         return F.softmax(q @ k.mT / math.sqrt(q.shape[-1]), dim=-1) @ v
+
+
+@right
+class SoftmaxInSingle(Grouped):
+    """Scores go through a float32 softmax whatever comes in, as many models do."""
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        n = self.n_heads // self.n_kv_heads
+        k, v = k.repeat_interleave(n, 1), v.repeat_interleave(n, 1)
+        hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(1)
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(hidden, float("-inf"))
+        return self.wo((torch.softmax(scores.float(), dim=-1).type_as(q) @ v).transpose(1, 2).flatten(2))
+
+
+class EightHeads(nn.Module):
+    """A width that must be given, and a number of heads that need not."""
+
+    def __init__(self, dim, num_heads=8, qk_norm=False):
+        super().__init__()
+        self.num_heads, self.head_dim = num_heads, dim // num_heads
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.q_norm, self.k_norm = (nn.LayerNorm(self.head_dim) if qk_norm else nn.Identity() for _ in range(2))
+
+    def forward(self, x):
+        B, N, C = x.shape
+        q, k, v = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+        y = F.scaled_dot_product_attention(self.q_norm(q), self.k_norm(k), v)
+        return self.proj(y.transpose(1, 2).reshape(B, N, C))
+
+
+right(EightHeads)
+
+
+@right
+class NormedHeads(EightHeads):
+    def __init__(self, dim=48, num_heads=8):
+        super().__init__(dim, num_heads, qk_norm=True)
+
+
+@right
+class TokensFirst(nn.Module):
+    """Takes (tokens, batch, width), and says so where it takes them apart."""
+
+    def __init__(self, dim=48, heads=4):
+        super().__init__()
+        self.h = heads
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x):
+        T, B, C = x.shape
+        q, k, v = (t.reshape(T, B * self.h, C // self.h).transpose(0, 1) for t in self.qkv(x).chunk(3, -1))
+        scores = torch.bmm(q, k.mT) / (C // self.h) ** 0.5 + torch.full((T, T), float("-inf")).triu(1)
+        return self.out(torch.bmm(scores.softmax(-1), v).transpose(0, 1).reshape(T, B, C))
+
+
+@right
+class RotaryTheOtherWay(Grouped):
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        a = angles(x.shape[1], self.head_dim).repeat(1, 2).to(x.dtype)
+        q, k = (t * a.cos() - rotate_half(t) * a.sin() for t in (q, k))
+        n = self.n_heads // self.n_kv_heads
+        return self.attend(q, k.repeat_interleave(n, 1), v.repeat_interleave(n, 1))
+
+
+@right
+class NormedOverAllHeads(Grouped):
+    """The norm comes before heads are split."""
+
+    def __init__(self, dim=60, n_heads=6):
+        super().__init__(dim, n_heads, n_heads)
+        self.q_norm, self.k_norm = nn.RMSNorm(dim, eps=1e-5), nn.RMSNorm(dim, eps=1e-5)
+
+    def forward(self, x):
+        q, k, v = self.q_norm(self.wq(x)), self.k_norm(self.wk(x)), self.wv(x)
+        return self.attend(*(t.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for t in (q, k, v)))

@@ -663,3 +663,24 @@ def only_the_three_largest(q, k, v):
 def last_tile_dropped(q, k, v):
     n = k.shape[-2] // 4 * 4 or k.shape[-2]
     return F.softmax(scaled(q, k[..., :n, :]), dim=-1) @ v[..., :n, :]
+
+
+@wrong("unit:reshaped key")
+def key_reshaped(q, k, v):
+    turned = k.reshape(*k.shape[:-2], k.shape[-1], k.shape[-2])
+    return F.softmax(q @ turned / math.sqrt(q.size(-1)), dim=-1) @ v
+
+
+@wrong("result:weights")
+def weights_alone(q, k, v):
+    return F.softmax(scaled(q, k), dim=-1)
+
+
+@wrong("hide:add=-10000")
+def minus_ten_thousand_added(q, k, v):
+    return F.softmax(scaled(q, k) + (~triangle(q, k)) * -1e4, dim=-1) @ v
+
+
+@wrong("scale:1/(D//2)")
+def by_half_the_width(q, k, v):
+    return F.softmax(q @ k.mT / (q.size(-1) // 2), dim=-1) @ v

@@ -413,3 +413,28 @@ class AlibiTurned(Base):
         far = (torch.arange(T)[:, None] - torch.arange(T)[None]).abs()
         scores = q @ k.mT / k.shape[-1] ** 0.5 + slopes[:, None, None] * far
         return self.proj(self.merge(F.softmax(scores.masked_fill(self.tril[:T, :T] == 0, float("-inf")), dim=-1) @ v))
+
+
+@wrong("rope:half-no-minus 10000")
+class RotaryWithoutMinus(Grouped):
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        a = angles(x.shape[1], self.head_dim).repeat(1, 2).to(x.dtype)
+        q, k = (t * a.cos() + t.roll(self.head_dim // 2, -1) * a.sin() for t in (q, k))
+        n = self.n_heads // self.n_kv_heads
+        return self.attend(q, k.repeat_interleave(n, 1), v.repeat_interleave(n, 1))
+
+
+@wrong("output:unprojected")
+class MixedByNothing(nn.Module):
+    """The output layer is made and forgotten; the number of heads is kept under a name that does not say so."""
+
+    def __init__(self, dim=48, n_heads=4):
+        super().__init__()
+        self.n = n_heads
+        self.q_lin, self.k_lin, self.v_lin, self.out_lin = (nn.Linear(dim, dim) for _ in range(4))
+
+    def forward(self, x):
+        b, t, c = x.shape
+        q, k, v = (f(x).view(b, t, self.n, -1).transpose(1, 2) for f in (self.q_lin, self.k_lin, self.v_lin))
+        return (F.softmax(q @ k.mT / math.sqrt(q.size(-1)), dim=-1) @ v).transpose(1, 2).reshape(b, t, c)

@@ -40,6 +40,11 @@ class Dimension:
             return Option(name, f"scores × {float(name[1:]):.6g}, a number that is none of the widths here", rank=5)
         if self.name == "hide" and name.startswith("="):
             return Option(name, f"hidden scores are set to {float(name[1:]):.6g}, not to −inf", rank=5)
+        if self.name == "hide" and name.startswith("add="):
+            said = (
+                f"{float(name[4:]):g} is added to hidden scores, not enough where scores are as large; −inf always is"
+            )
+            return Option(name, said, rank=4)
         if self.name == "rope" and name != "none":  # a fault that is written down for one base is one for every base
             word, _, base = name.rpartition(" ")
             for option in self.options:
@@ -112,6 +117,7 @@ _SCALES = (
     ("1/sqrt(2D)", "scores / √(2D) with D = {D}", 3),
     ("sqrt(2/D)", "scores / √(D/2) with D = {D}", 3),
     ("2/D", "scores / (D/2) with D = {D}", 3),
+    ("1/(D//2)", "scores / (D // 2) with D = {D}: divided by half the width", 3),
     ("sqrt(H/D)", "scores / √(D/H) with D = {D}, H = {H}: divided by the heads once too often", 2),
     ("H/D", "scores / (D/H) with D = {D}, H = {H}", 3),
     ("D**-1.5", "scores / D^1.5 with D = {D}: divided by D and by √D", 2),
@@ -197,6 +203,11 @@ DIMENSIONS = (
                 ("half 1000", "rotary positions, half-split, base 1000"),
                 ("half 100", "rotary positions, half-split, base 100"),
                 ("pairs 100", "rotary positions, neighbouring pairs, base 100"),
+                ("half-backwards 10000", "rotary positions, half-split, turned the other way round, base 10000"),
+                (
+                    "pairs-backwards 10000",
+                    "rotary positions, neighbouring pairs, turned the other way round, base 10000",
+                ),
             ),
             *_wrong(
                 (
@@ -232,6 +243,14 @@ DIMENSIONS = (
                 ),
                 ("pairs-chunk-from-0 10000", "rotary positions start at 0 again in every chunk behind a cache (pairs)"),
                 ("half-q-one-late 10000", "rotary positions: the query's are one off from the key's (half-split)"),
+                (
+                    "half-no-minus 10000",
+                    "rotary positions: both halves are added, where one is subtracted: no rotation",
+                ),
+                (
+                    "pairs-no-minus 10000",
+                    "rotary positions: both of a pair are added, where one is subtracted: no rotation",
+                ),
                 ("half-over-heads 10000", "rotary positions are counted along the heads, not the tokens (half-split)"),
                 ("pairs-over-heads 10000", "rotary positions are counted along the heads, not the tokens (pairs)"),
             ),
@@ -244,7 +263,13 @@ DIMENSIONS = (
             *_fine(("none", "query and key as they are")),
             *_wrong(
                 ("l2", "query and key are divided by their lengths first"),
-                ("rms", "query and key are divided by their root mean squares first"),
+                ("reshaped key", "the key is reshaped to (D, T), not transposed: its numbers land in other places"),
+            ),
+            Option("rms", "query and key are divided by their root mean squares first", rank=1),
+            Option("layer", "query and key go through a LayerNorm first (mean 0, variance 1)", rank=1),
+            Option("rms wide", "query and key are divided by their root mean squares over all heads first", rank=2),
+            Option("layer wide", "query and key go through a LayerNorm over all heads first", rank=2),
+            *_wrong(
                 ("negated distance", "the scores are −|q − k|, not q · k"),
                 ("negated squared distance", "the scores are −|q − k|², not q · k"),
                 ("softmaxed", "a softmax is taken of query and key first"),
@@ -451,6 +476,7 @@ DIMENSIONS = (
                     "weights transposed",
                     "the weights are transposed before they meet the values: key i's are used for query i",
                 ),
+                ("weights", "the weights themselves come out: they never meet the values"),
                 ("scaled", "the result is scaled by 1/√D as well"),
                 ("scaled by value width", "the result is scaled by 1/√Dv as well"),
                 ("doubled", "the result is twice the weighted sum"),

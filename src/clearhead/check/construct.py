@@ -73,6 +73,15 @@ class Settings:
             raise KeyError(name) from None
 
 
+def _width(parameters: list[inspect.Parameter], names: list[str], given: dict[str, Any]) -> int:
+    """A width that the heads divide whose number is given, or is the parameter's default."""
+    for parameter, name in zip(parameters, names, strict=True):
+        heads = given.get(parameter.name, parameter.default)
+        if re.fullmatch(NAMES[1][0], name) and isinstance(heads, int) and heads > 0 and EMBED % heads:
+            return heads * HEAD
+    return EMBED
+
+
 def make(kind: type, given: dict[str, Any] | None, habits: Habits) -> tuple[Any, str]:
     """An instance, and how it was made, in words. `given` are arguments by name, which come before any guess.
 
@@ -87,6 +96,7 @@ def make(kind: type, given: dict[str, Any] | None, habits: Habits) -> tuple[Any,
         parameters = []
     names = [re.sub(r"[^a-z0-9]", "", p.name.lower()) for p in parameters]
     several = any(re.fullmatch(NAMES[1][0], name) for name in names)
+    width = _width(parameters, names, given)
     arguments: dict[str, Any] = dict(given)
     for parameter in parameters:
         if parameter.name in given or parameter.default is not parameter.empty:
@@ -99,7 +109,8 @@ def make(kind: type, given: dict[str, Any] | None, habits: Habits) -> tuple[Any,
             arguments[parameter.name] = Settings()
             continue
         try:
-            arguments[parameter.name] = guess(parameter.name, several_heads=several)
+            guessed = guess(parameter.name, several_heads=several)
+            arguments[parameter.name] = width if guessed == EMBED and not isinstance(guessed, float) else guessed
         except KeyError:
             raise Failed(
                 "refused",

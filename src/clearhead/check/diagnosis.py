@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
 import types
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,30 @@ from clearhead.check.calling import Failed
 from clearhead.check.choices import BY_NAME, DEFAULT, DIMENSIONS, INDEX, Formula, changed
 from clearhead.check.formula import Bench
 from clearhead.check.functions import LAYOUTS as FUNCTION_LAYOUTS
-from clearhead.check.functions import FunctionSubject
+from clearhead.check.functions import FunctionSubject, arrays_of
 from clearhead.check.judging import case_of, judged
 from clearhead.check.mending import rewritten
 from clearhead.check.modules import LAYOUTS as MODULE_LAYOUTS
-from clearhead.check.modules import out_width
-from clearhead.check.report import Explanation, Finding, Mistake
+from clearhead.check.modules import ModuleSubject, out_width
+from clearhead.check.report import Explanation, Finding, Line, Mistake
 from clearhead.check.search import LOUD, SINGLE, Match
 from clearhead.check.settling import KEEPS
-from clearhead.check.source import Source, point
+from clearhead.check.source import Source, Works, mended, point
 from clearhead.check.state import Reading
 from clearhead.check.steps import Refused
 from clearhead.errors import dtype_name
+
+# What is right where rotary positions are wrong, by the fault.
+ROPE_RIGHT = {
+    "with-pair-angles": "halves go with the angles twice over: torch.cat((angles, angles), -1)",
+    "with-half-angles": "neighbours go with every angle twice: angles.repeat_interleave(2, -1)",
+    "q-only": "turn the key too, by the angles of its own position",
+    "k-only": "turn the query too, by the angles of its own position",
+    "v-too": "turn query and key, and leave the value as it is",
+    "q-backwards": "turn query and key in the same direction",
+    "no-minus": "a pair (a, b) becomes (a cos − b sin, b cos + a sin): one minus, one plus",
+    "over-heads": "count positions along the tokens: angles (T, D/2), for x (B, H, T, D)",
+}
 
 # Mistakes that are no formula, but a habit a check has seen: check → (id, what is right).
 DROPOUT_RIGHT = "F.dropout(weights, p, training=self.training), or nn.Dropout: nothing is dropped in eval"
@@ -79,7 +92,10 @@ def _gap(bench: Bench, formula: Formula) -> float:
     largest = (
         1.0 if target is None else float(np.abs(np.nan_to_num(target, nan=0, posinf=0, neginf=0)).max(initial=0.0))
     )
-    return bench.error(formula) * largest
+    error = bench.error(formula)
+    if error == math.inf and not bench.finite:
+        return math.nan
+    return error * largest
 
 
 def _where(reading: Reading, match: Match) -> str:
@@ -88,6 +104,9 @@ def _where(reading: Reading, match: Match) -> str:
     others = [b.case.name for b in reading.benches if b.case.name not in match.cases | reading.explained]
     if len(wrong) <= 3:
         return "on " + ", ".join(repr(name) for name in wrong)
+    loud = {b.case.name for b in reading.benches if b.case.loud}
+    if others and loud.issuperset(others):
+        return "on all inputs but those with scores in the hundreds and more"
     return "on all inputs but " + ", ".join(repr(name) for name in others) if others else ""
 
 
@@ -98,8 +117,10 @@ def _mistake(
     sizes = bench.sizes(formula)
     said = dimension.option(option).said.format_map(sizes)
     if name == "sees" and option == "all":
-        said = f"every query sees every key, the future too; it is read as causal because {reading.causal_because}"
-        if isinstance(reading.subject, FunctionSubject) is False or reading.causal_because.startswith("it makes"):
+        said = "every query sees every key, the future too"
+        if reading.causal_because:
+            said += f"; it is read as causal because {reading.causal_because}"
+        if any(re.search(r"\b(masked_fill|where|fill_diagonal)\(", line) for s in sources for line in s.lines):
             said += " (is the result of masked_fill kept?)"
     elif name == "sees" and option == "past":
         said = "the future is hidden, where causal=False is asked for"
@@ -108,6 +129,13 @@ def _mistake(
     elif name == "align" and option == "start":
         said += ", where the END is meant"
     right = dimension.right
+    if name == "roles" and option == "qqv" and isinstance(reading.subject, ModuleSubject):
+        said += " (is the query's layer used for the key too?)"
+    elif name == "over" and option == "batch" and isinstance(reading.subject, ModuleSubject):
+        right += "; if x is meant to be (T, B, C), say so: --layout tbc"
+    elif name == "rope":
+        fault = option.rpartition(" ")[0].partition("-")[2]
+        right = ROPE_RIGHT.get(fault, right)
     if name == "scale":
         right = f"scores / √D with D = {sizes['D']}, the width of a head"
         if bench.case.scale is not None:
@@ -116,17 +144,22 @@ def _mistake(
     return Mistake(f"{name}:{option}", said, right, line, change)
 
 
-def _works(name: str, bench: Bench, formula: Formula) -> Callable[[types.FunctionType, int, str], bool]:
+def _works(name: str, bench: Bench, formula: Formula) -> Works:
     """Whether the candidate, with a line put differently, gives the formula's numbers with that one mistake put right."""
-    mended = changed(formula, **{name: "past" if name == "sees" else DEFAULT[INDEX[name]]})
+    return _gives([bench], changed(formula, **{name: "past" if name == "sees" else DEFAULT[INDEX[name]]}))
+
+
+def _gives(benches: list[Bench], formula: Formula) -> Works:
+    """Whether the candidate, with a line put differently, gives the formula's numbers on some cases."""
 
     def works(function: types.FunctionType, number: int, text: str) -> bool:
-        again = bench.case.again
-        if again is None:
-            return False
         try:
             with torch.no_grad(), rewritten(function, number, text):
-                return Bench(again()).error(mended) <= (LOUD if bench.case.loud else SINGLE)
+                return bool(benches) and all(
+                    bench.case.again is not None
+                    and Bench(bench.case.again()).error(formula) <= (LOUD if bench.case.loud else SINGLE)
+                    for bench in benches
+                )
         except (Failed, Refused, SyntaxError, LookupError, ValueError):
             return False
 
@@ -148,7 +181,8 @@ def _habits(reading: Reading, findings: list[Finding], sources: list[Source]) ->
             )
         else:
             name, right, pattern = "calls:random", "the same input gives the same result: draw nothing", r"rand"
-        made.append(Mistake(name, reading.random, right, _line(sources, pattern)))
+        line = _line(sources, pattern)
+        made.append(Mistake(name, reading.random, right, line, mended(sources, line, name, _quiet(reading))))
     elif "repeat_calls" in by_name:
         made.append(
             Mistake("calls:keeps something", by_name["repeat_calls"].said, "keep nothing from one call to the next")
@@ -174,15 +208,36 @@ def _habits(reading: Reading, findings: list[Finding], sources: list[Source]) ->
         said = "e is raised to the scores as they are, which overflows when one passes 88 (float32) or 709 (float64)"
         if one is not None:
             said = "one score, the largest of all rows, is subtracted: in rows far below it every e^score is 0, and 0/0 is NaN"
+        line = one or _line(sources, r"exp\(")
+        change = mended(
+            sources, line, "overflow:", _gives([b for b in reading.benches if b.case.loud], reading.meant())
+        )
         made.append(
             Mistake(
                 "axis:overflow" if one is None else "axis:one maximum",
                 said,
                 "subtract each row's largest score first, or use softmax: the weights are the same",
-                one or _line(sources, r"exp\("),
+                line,
+                change,
             )
         )
     return tuple(made)
+
+
+def _quiet(reading: Reading) -> Works:
+    """Whether the candidate, with a line put differently, calls no dropout any more."""
+    watcher = reading.subject.watcher
+
+    def works(function: types.FunctionType, number: int, text: str) -> bool:
+        watcher.dropped.clear()
+        try:
+            with torch.no_grad(), rewritten(function, number, text):
+                case_of(reading)
+        except (Failed, SyntaxError, LookupError, ValueError):
+            return False
+        return not watcher.dropped
+
+    return works
 
 
 _WORDS = {
@@ -196,11 +251,7 @@ _WORDS = {
 }
 
 
-def _line(sources: list[Source], pattern: str) -> Any:
-    import re
-
-    from clearhead.check.report import Line
-
+def _line(sources: list[Source], pattern: str) -> Line | None:
     for source in sources:
         for number, line in enumerate(source.lines):
             if re.search(pattern, line.split("#")[0]):
@@ -227,12 +278,9 @@ def _precision(reading: Reading, sources: list[Source]) -> Explanation | None:
         if found.error <= 3 * found.baseline_error:
             short = dtype_name(dtype)
             said = f"the right formula, computed in {short}: its error is what {short} loses"
-            mistake = Mistake(
-                f"precision:{short}",
-                said,
-                HABITS["half_precision"][1],
-                _line(sources, r"half\(|float16|autocast|\.to\("),
-            )
+            line = _line(sources, r"half\(|float16|autocast|\.to\(")
+            change = mended(sources, line, "precision:", _gives([bench], best[1]))
+            mistake = Mistake(f"precision:{short}", said, HABITS["half_precision"][1], line, change)
             reading.base = best[1]
             return Explanation((mistake,), _gap(bench, best[1]), found.baseline_error)
     return None
@@ -260,7 +308,7 @@ def words(reading: Reading) -> tuple[str, ...]:
     said = []
     if isinstance(subject, FunctionSubject):
         said.append(
-            f"a function {subject.signature} of {_arrays(subject.framework)} {FUNCTION_LAYOUTS[subject.layout]}"
+            f"a function {subject.signature} of {arrays_of(subject.framework)} {FUNCTION_LAYOUTS[subject.layout]}"
         )
     else:
         said.append(_module_words(subject))
@@ -290,10 +338,6 @@ def words(reading: Reading) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _arrays(framework: str) -> str:
-    return {"torch": "tensors", "numpy": "NumPy arrays", "jax": "JAX arrays", "lists": "lists"}[framework]
-
-
 def _module_words(subject: Any) -> str:
     heads = "a single head" if subject.heads == 1 else f"{subject.heads} heads"
     if subject.kv_heads != subject.heads:
@@ -301,6 +345,8 @@ def _module_words(subject: Any) -> str:
     parts = "/".join(source.path for source in subject.found.sources.values())
     d = (out_width(subject.found, "q") or out_width(subject.found, "qkv") // 3) // max(1, subject.heads)
     x = f"x {MODULE_LAYOUTS[subject.layout]} with C={subject.width}"
+    if subject.framework != "torch":
+        x += f", {arrays_of(subject.framework)}"
     words = f"{subject.signature}, {x}: {heads} of width {d}, from {parts}"
     if subject.found.output is not None:
         words += f", mixed by {subject.found.output_path}"

@@ -29,6 +29,7 @@ from clearhead.check.steps import (
     scale_of,
     softmax,
     unfused,
+    unit_length,
 )
 
 
@@ -117,9 +118,8 @@ class Bench:
             q, k, v = rotated(rope, q, k, v, case.past, case.notes.get("chunks", [case.past]))
         if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
             raise Refused
-        if unit in ("l2", "rms"):
-            root = 1.0 if unit == "l2" else math.sqrt(q.shape[-1])
-            q, k = (t / np.linalg.norm(t, axis=-1, keepdims=True) * root for t in (q, k))
+        if unit in ("l2", "rms", "layer", "rms wide", "layer wide"):
+            q, k = (unit_length(unit, t, case.notes.get("epsilon", 0.0)) for t in (q, k))
         elif unit == "softmaxed":
             q, k = (softmax(t, -1) for t in (q, k))
         if over != "tokens":
@@ -318,6 +318,10 @@ class Bench:
                 if p.shape[-1] != p.shape[-2]:
                     raise Refused
                 p = np.swapaxes(p, -1, -2)
+            if result == "weights":
+                if p.shape[-1] != v.shape[-1]:
+                    raise Refused
+                v = np.eye(v.shape[-1])
             y = p @ v
             y = self._finished(result, y, q, v)
             over = formula[INDEX["over"]]
@@ -351,7 +355,7 @@ class Bench:
         return y
 
     def _finished(self, result: str, y: Array, q: Array, v: Array) -> Array:
-        if result in ("sum", "weights transposed"):
+        if result in ("sum", "weights", "weights transposed"):
             return y
         if result == "scaled":
             return y * (1 / math.sqrt(q.shape[-1]))

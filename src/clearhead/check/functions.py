@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect as inspection
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead.check.calling import Failed, Habits, Watcher, as_tensor, call
 from clearhead.check.formula import Case
@@ -89,13 +91,21 @@ class FunctionSubject:
             if parameter.role == "kv_heads":
                 subject.kv_heads_argument = parameter.name
             if parameter.required and parameter.role in ("window", "softcap", "dropout", "training", "causal"):
-                defaults = {"window": 3, "softcap": 1.5, "dropout": 0.0, "training": False, "causal": True}
-                subject.fixed[parameter.name] = defaults[parameter.role]
+                defaults = {"window": 3, "softcap": 1.5, "training": False, "causal": True}
+                subject.fixed[parameter.name] = defaults.get(parameter.role) or subject.dropping(parameter, 0.0)
             if parameter.role == "dropout" and _is_number(parameter.default, positive=True):
                 subject.fixed[parameter.name] = 0.0
             if parameter.role == "training" and parameter.default is not False:
                 subject.fixed[parameter.name] = False
         return subject
+
+    def dropping(self, parameter: Parameter, p: float) -> Any:
+        """What its dropout parameter is given: a probability, or a layer where the code calls it."""
+        try:
+            code = inspection.getsource(self.function)
+        except (OSError, TypeError):
+            code = ""
+        return nn.Dropout(p) if re.search(rf"(?<![\w.]){re.escape(parameter.name)}\(", code) else p
 
     def parameter(self, role: str) -> Parameter | None:
         """The parameter of that role."""
@@ -209,12 +219,7 @@ class FunctionSubject:
         """A tensor as the candidate wants its arrays; `exact`: in the dtype that is under test."""
         if self.framework == "torch":
             return t.to(self.device, self.dtype if exact or t.is_floating_point() else t.dtype)
-        if self.framework == "lists":
-            return t.tolist()
-        array = t.detach().to(self.dtype if t.is_floating_point() else t.dtype).numpy()
-        if self.framework == "numpy":
-            return array
-        return sys.modules["jax"].numpy.asarray(array)
+        return as_given(t.to(self.dtype) if t.is_floating_point() else t, self.framework)
 
     def _shaped_mask(self, mask: Tensor, q: Tensor) -> Tensor:
         shape = self.mask_shape
@@ -265,6 +270,21 @@ class FunctionSubject:
         if sinks is not None and sinks.required:
             meant = {"sinks": some_sinks(sizes.Hq).numpy()} | meant
         return as_case(name, q, k, v, allowed, target, loud=loud, order=order, **meant)
+
+
+def arrays_of(framework: str) -> str:
+    """What its arrays are called."""
+    return {"torch": "tensors", "numpy": "NumPy arrays", "jax": "JAX arrays", "lists": "lists"}[framework]
+
+
+def as_given(t: Tensor, framework: str) -> Any:
+    """A tensor as an array of that framework, or as lists."""
+    if framework == "torch":
+        return t
+    if framework == "lists":
+        return t.tolist()
+    made = t.detach().cpu().numpy()
+    return made if framework == "numpy" else sys.modules["jax"].numpy.asarray(made)
 
 
 def as_case(

@@ -83,6 +83,7 @@ class Found:
     block: int | None  # the size of a square lower-triangular buffer
     tril: str  # its name
     norms: bool  # whether there is a norm layer inside that may act on q and k
+    epsilon: float  # what its norms add to a variance
 
 
 def find(root: nn.Module) -> Found:
@@ -118,6 +119,7 @@ def find(root: nn.Module) -> Found:
         block,
         tril,
         any("norm" in type(m).__name__.lower() for m in root.modules()),
+        _epsilon(root),
     )
 
 
@@ -167,6 +169,16 @@ def _count(root: nn.Module, names: str) -> int | None:
             if isinstance(value, int) and not isinstance(value, bool) and value > 0 and re.fullmatch(names, plain):
                 return value
     return None
+
+
+def _epsilon(root: nn.Module) -> float:
+    kept = (
+        getattr(m, name, None)
+        for m in root.modules()
+        if "norm" in type(m).__name__.lower()
+        for name in ("eps", "epsilon", "variance_epsilon")
+    )
+    return next((float(value) for value in kept if isinstance(value, float)), 0.0)
 
 
 def _tril(root: nn.Module) -> tuple[int | None, str]:

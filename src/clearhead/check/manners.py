@@ -165,7 +165,7 @@ def dropout_place(reading: Reading) -> Finding:
         if parameter is None or subject.framework != "torch":
             return skipped(name, "it has no dropout")
         before = dict(subject.fixed)
-        subject.fixed[parameter.name] = 0.5
+        subject.fixed[parameter.name] = subject.dropping(parameter, 0.5)
         training = subject.parameter("training")
         if training is not None:
             subject.fixed[training.name] = True

@@ -95,7 +95,68 @@ def _axis(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
 
 
 def _hide(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
-    yield re.sub(r"(masked_fill_?\((?:[^()]|\([^()]*\))*,\s*)(?:[^(),]|\([^()]*\))+\)", rf"\1{FILL})", text, count=1)
+    found = re.search(r"\bmasked_fill_?\(", text)
+    if found:
+        end = _closing(text, found.end())
+        inside = _arguments(text[found.end() : end])
+        if len(inside) == 2:
+            yield f"{text[: found.end()]}{inside[0]}, {FILL}{text[end:]}"
+    timed = re.fullmatch(r"(\w+)\s*=\s*(\w+)\s*\*\s*(.+)", text)
+    if timed:  # scores * mask, in either order
+        for scores, mask in ((timed[2], timed[3]), (timed[3], timed[2])):
+            yield f"{timed[1]} = {scores}.masked_fill({mask} == 0, {FILL})"
+    added = re.fullmatch(r"(\w+)\s*=\s*(.+?)\s*[+-]\s*(\w+)", text)
+    if added:
+        yield f"{added[1]} = ({added[2]}).masked_fill({added[3]} == 0, {FILL})"
+    yield re.sub(r"-\s*1(?:e[34]|0000?)(?:\.0?)?\b", "-1e9", text)
+
+
+def _arguments(inside: str) -> list[str]:
+    """What stands between brackets, split at its own commas."""
+    found, depth = [""], 0
+    for letter in inside:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += letter
+    return [each.strip() for each in found]
+
+
+def _unit(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+    found = re.search(r"\.(?:contiguous\(\)\.)?(?:view|reshape)\(", text)
+    if option == "reshaped key" and found:
+        yield f"{text[: found.start()]}.transpose(-2, -1){text[_closing(text, found.end()) + 1 :]}"
+
+
+def _result(text: str, option: str, whole: str) -> Iterator[str]:
+    if option == "weights":
+        value = next((name for name in ("v", "V", "value", "values") if re.search(rf"\b{name}\b", whole)), "v")
+        yield re.sub(r"^return\s+(.+)$", rf"return (\1) @ {value}", text)
+
+
+def _overflow(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+    found = re.search(r"\b(?:(\w+)\.)?exp\(", text)
+    if not found:
+        return
+    end = _closing(text, found.end())
+    inside = re.sub(r"\s*-\s*(?:\w+\.)?(?:\w+\.)?a?max\((?:[^()]|\([^()]*\))*\)$", "", text[found.end() : end])
+    scores = inside if re.fullmatch(r"[\w.]+", inside) else f"({inside})"
+    top = "max(-1, keepdims=True)" if found[1] in ("np", "numpy", "jnp") else "amax(-1, keepdim=True)"
+    yield f"{text[: found.end()]}{inside} - {scores}.{top}{text[end:]}"
+
+
+def _precision(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+    yield re.sub(r"\.(half|bfloat16)\(\)", "", text)
+    yield re.sub(r"\.(to|type)\((torch\.)?b?float16\)", "", text)
+
+
+def _calls(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+    found = re.search(r"\bdropout\(", text)
+    if found:
+        end = _closing(text, found.end())
+        cut = re.sub(r",\s*(training\s*=\s*)?True\s*$", "", text[found.end() : end])
+        yield f"{text[: found.end()]}{cut}, training=self.training{text[end:]}"
 
 
 def _sees(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
@@ -150,4 +211,5 @@ def _split(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
 
 _WAYS: dict[str, Callable[[str, str, str], Any]] = {
     "scale": _scale, "axis": _axis, "hide": _hide, "sees": _sees, "heads": _heads, "merge": _merge, "split": _split,
+    "unit": _unit, "result": _result, "overflow": _overflow, "precision": _precision, "calls": _calls,
 }  # fmt: skip

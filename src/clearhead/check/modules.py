@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import inspect as inspection
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,9 +15,9 @@ from torch import Tensor, nn
 
 from clearhead.check.calling import Failed, Habits, Watcher, as_tensor, call
 from clearhead.check.formula import Case
-from clearhead.check.functions import array
+from clearhead.check.functions import array, as_given
 from clearhead.check.layers import Found, find, listening, randomise
-from clearhead.check.parameters import Parameter, roles_of, words
+from clearhead.check.parameters import Parameter, role_of, roles_of, words
 from clearhead.check.steps import Array
 from clearhead.errors import dtype_name
 
@@ -81,17 +83,21 @@ class ModuleSubject:
     def raw(self, x: Tensor, mask: Tensor | None = None, *, other: Tensor | None = None, **named: Any) -> Any:
         """The same, with whatever it returned. Raises `Failed`."""
         given = self.to_layout(x.to(dtype=self.dtype, device=self.device))
-        kwargs = self.fixed | named
+        kwargs = {
+            name: as_given(value.clone(), self.framework) if isinstance(value, Tensor) else value
+            for name, value in (self.fixed | named).items()
+        }
         if mask is None and self.mask_required and self.mask_shape is not None:
             mask = torch.ones(x.shape[0], 1, x.shape[1], x.shape[1], dtype=torch.bool)
         if mask is not None and self.mask_argument is not None and self.mask_shape is not None:
-            kwargs[self.mask_argument] = self._shaped(mask)
+            kwargs[self.mask_argument] = as_given(self._shaped(mask), self.framework)
         elif self.mask_required and self.mask_argument is not None:
             kwargs[self.mask_argument] = None
         args: tuple[Any, ...] = (given.clone(), *self.leading)
         if self.takes_three:
             source = given if other is None else self.to_layout(other.to(dtype=self.dtype, device=self.device))
             args = (given.clone(), source.clone(), source.clone())
+        args = tuple(as_given(each, self.framework) if isinstance(each, Tensor) else each for each in args)
         result = call(self.forward, *args, habits=self.habits, watcher=self.watcher, seconds=self.seconds, **kwargs)
         self.returns = type(result).__name__
         return result
@@ -161,7 +167,7 @@ class ModuleSubject:
         return Case(
             name, sources, array(target), heads=self.heads, kv_heads=self.kv_heads, width=self.width,
             mask=None if mask is None else array(mask), loud=loud > 1, project=self.project(), past=past,
-            notes={"order": order, "unfused": "qkv" not in sources}, **meant,
+            notes={"order": order, "unfused": "qkv" not in sources, "epsilon": self.found.epsilon}, **meant,
         )  # fmt: skip
 
     def sources(self, x: Tensor, other: Tensor | None = None) -> dict[str, Array]:
@@ -294,11 +300,22 @@ def set_up(subject: ModuleSubject) -> None:
         elif parameter.role == "start":
             subject.start_argument = parameter.name
     subject.width = _width(found)
-    if getattr(module, "batch_first", True) is False:
+    if getattr(module, "batch_first", True) is False or _names_tokens_first(subject.forward):
         subject.layout = "tbc"
     if found.block:
         subject.length = min(subject.length, found.block)
     _count_heads(subject)
+
+
+def _names_tokens_first(forward: Callable[..., Any]) -> bool:
+    """Whether the code takes x apart as (tokens, batch, width): `T, B, C = x.shape`."""
+    try:
+        code = inspection.getsource(forward.forward if isinstance(forward, nn.Module) else forward)
+    except (OSError, TypeError):
+        return False
+    tokens, batch = r"(?:[TLStls]|\w*(?:seq|len|time|tok)\w*)", r"(?:[BNbn]|bsz|bs|\w*batch\w*)"
+    apart = rf"^\s*{tokens}\s*,\s*{batch}\s*,\s*\w+\s*=\s*\w+\.(shape|size\(\))\s*(#.*)?$"
+    return re.search(apart, code, re.MULTILINE) is not None
 
 
 def _width(found: Found) -> int:
@@ -328,7 +345,7 @@ def out_width(found: Found, place: str) -> int:
 def _count_heads(subject: ModuleSubject) -> None:
     found = subject.found
     q = out_width(found, "q") or out_width(found, "qkv") // 3
-    heads = found.heads or 1
+    heads = found.heads or _constructed_heads(subject.root, q)
     fused = out_width(found, "qkv")
     if heads > 1 and q % heads and not (fused and found.kv_heads):
         heads = 1
@@ -340,6 +357,17 @@ def _count_heads(subject: ModuleSubject) -> None:
         subject.kv_heads = found.kv_heads
     else:
         subject.kv_heads = heads
+
+
+def _constructed_heads(module: nn.Module, q: int) -> int:
+    """How many heads a module seems to keep under a name that does not say so; 1 when nothing does."""
+    kept = {
+        n for n in vars(module).values() if isinstance(n, int) and not isinstance(n, bool) and 1 < n < q and q % n == 0
+    }
+    for p in inspection.signature(type(module)).parameters.values():
+        if role_of(p.name) == "heads" and p.default in kept:
+            return int(p.default)
+    return next(iter(kept)) if len(kept) == 1 else 1
 
 
 def _attention_inside(module: nn.Module) -> tuple[nn.Module, str]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from clearhead.check.calling import Failed, Habits, Watcher
 from clearhead.check.cases import function_cases, module_cases
-from clearhead.check.functions import LAYOUTS, FunctionSubject, Sizes, inputs
+from clearhead.check.functions import LAYOUTS, FunctionSubject, Sizes, arrays_of, inputs
 from clearhead.check.modules import LENGTHS, ModuleSubject
 from clearhead.check.settling import full_size, settle_causal, settle_heads, settle_length, settle_mask, settle_repeats
 from clearhead.check.state import FUNCTION_SIZES, Reading, diagnose, settled
@@ -131,27 +132,31 @@ def _first_module_call(reading: Reading) -> None:
     lengths = [n for n in LENGTHS if subject.found.block is None or n <= subject.found.block]
     if subject.found.block:
         lengths += [n for n in (subject.found.block,) if n not in lengths]
-    layouts = [subject.layout] if options.layout or subject.layout == "tbc" else ["btc", "tc"]
+    layouts = [subject.layout] if options.layout else ["tbc"] * (subject.layout == "tbc") + ["btc", "tc"]
     errors: list[tuple[str, Failed]] = []
     frozen = not isinstance(subject.root, nn.Module) or subject.forward != subject.root.forward
     dtypes = [subject.dtype] if frozen else [torch.float64, torch.float32]
-    for layout in layouts:
+    # Weights that are arguments can be arrays of any kind; layers are PyTorch's.
+    given = any(isinstance(value, Tensor) for value in subject.fixed.values())
+    frameworks = framework_hint(subject.forward) if given else ["torch"]
+    for framework, layout in itertools.product(frameworks, layouts):
+        before = len(errors)
         for length in lengths:
             for dtype in dtypes:
-                subject.layout, subject.length, subject.dtype = layout, length, dtype
+                subject.layout, subject.length, subject.dtype, subject.framework = layout, length, dtype, framework
                 if not frozen:
                     subject.root.to(dtype)
                 x = subject.inputs(2, length, options.seed)
                 try:
                     subject.run(x)
                 except Failed as failed:
-                    shown = "tensors " + str(tuple(subject.to_layout(x).shape))
+                    shown = f"{arrays_of(framework)} {tuple(subject.to_layout(x).shape)}"
                     errors.append((shown, failed))
                     if failed.why in ("took too long", "exited", "too much memory"):
                         raise CannotRun(trouble_of(subject, errors)) from None
                     continue
-                if errors and length != lengths[0]:
-                    first = errors[0][1]
+                if length != lengths[0]:
+                    first = errors[before][1]
                     if full_size(first, length) and subject.found.block:
                         reading.uncropped = (lengths[0], length)
                     reading.refusals.append((f"T={lengths[0]}", f"T={lengths[0]}", first))

@@ -52,7 +52,7 @@ class Explanation:
     """A formula that gives what the candidate gives, by its mistakes."""
 
     mistakes: tuple[Mistake, ...]
-    error_truth: float  # largest difference between the candidate and what is right
+    error_truth: float  # largest difference between the candidate and what is right; NaN where the candidate has NaN
     error_here: float  # largest difference between the candidate and this formula
     where: str = ""  # the inputs it is about, "" for all
 
@@ -65,8 +65,10 @@ class Explanation:
     def distances(self) -> str:
         """How far the candidate's numbers are from what is right and from this formula, in words."""
         far = f"{self.error_truth:.2g} from what is right"
+        if self.error_truth != self.error_truth:
+            return f"not numbers (NaN or infinite) in places, and elsewhere {self.error_here:.1g} from this formula"
         if self.error_truth == float("inf"):
-            far = "not what is right in shape, or not numbers (NaN) in places"
+            far = "of another shape than what is right"
         return f"{far}, {self.error_here:.1g} from this formula"
 
 

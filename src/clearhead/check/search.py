@@ -18,7 +18,9 @@ from clearhead.check.steps import Refused, no_type_check
 EXACT = 1e-9  # of the largest number: float64 in another order
 SINGLE = 3e-5  # float32 somewhere inside
 LOUD = 1e-2  # scores so large that their last digit moves weights
-FIXED_FILLS = ("=-1", "=-10", "=-100", "=-1000", "=-10000", "=-100000")
+FIXED_FILLS = tuple(f"=-1{'0' * n}" for n in range(6))
+ADDED_FILLS = tuple(f"add=-1{'0' * n}" for n in range(1, 6))
+NORMS = ("layer", "rms wide", "layer wide")  # only for what holds norm layers
 BEAM = 160
 HIDING = frozenset(INDEX[name] for name in ("sees", "align", "mask", "hide"))
 Meant = Callable[[str, str], bool]  # (dimension, option): whether a convention is nevertheless a mistake here
@@ -136,7 +138,9 @@ class Search:
             if dimension.name == "scale" and bench.case.scale is None:
                 names.remove("ignored")
             if dimension.name == "hide":
-                names += FIXED_FILLS
+                names += FIXED_FILLS + (ADDED_FILLS if bench.case.loud else ())
+            if dimension.name == "unit":
+                names = [name for name in names if name not in NORMS or not self.is_mistake("unit", name)]
             turned = starts[0][n].rpartition(" ")[2] if dimension.name == "rope" else "10000"
             if turned not in ("10000", "none"):
                 names += [

@@ -63,14 +63,15 @@ def _explained(found: Explanation, width: int) -> list[str]:
     lines: list[str] = []
     for n, mistake in enumerate(found.mistakes):
         first = "you computed  " if n == 0 else "and           "
-        where = f" {found.where}" if found.where and n == 0 else ""
-        lines += _wrapped(mistake.said + where, first, width)
+        lines += _wrapped(mistake.said, first, width)
         lines += _wrapped(mistake.right, "right is       "[:14], width)
         if mistake.line is not None:
             at = f"{Path(mistake.line.file).name}:{mistake.line.number}"
             lines += [f"{'line':14}{_printable(mistake.line.text)}   ({at})"]
             if mistake.change:
                 lines += [f"{'could read':14}{_printable(mistake.change)}"]
+    if found.where:
+        lines += _wrapped(found.where, f"{'where':14}", width)
     if found.error_truth:
         lines += _wrapped(f"your numbers are {found.distances}", f"{'how sure':14}", width)
     return lines

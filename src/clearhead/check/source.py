@@ -16,6 +16,7 @@ from torch import nn
 from clearhead.check.mending import ways
 from clearhead.check.report import Line
 
+Works = Callable[[types.FunctionType, int, str], bool]  # whether a function with a line put differently is right
 TRIES = 24  # ways to put a line that are tried for one mistake
 
 
@@ -28,10 +29,11 @@ class Source:
     lines: list[str]
     tree: ast.AST
     function: Any = None
+    owner: type | None = None  # the class whose method it is
 
 
 def source_of(candidate: Any) -> list[Source]:
-    """The code of a function, or of a class: its forward, then the rest; of the parts it holds; and of functions it calls."""
+    """The code of a function, or of a class's forward; of the parts it holds; and of the methods and functions they call."""
     found: list[Source] = []
     things: list[Any] = [candidate]
     if isinstance(candidate, nn.Module):
@@ -44,41 +46,68 @@ def source_of(candidate: Any) -> list[Source]:
         target = thing
         if isinstance(thing, type):
             target = getattr(thing, "forward", None) or vars(thing).get("__call__") or thing
-        made = _read(target)
+        made = _read(target, thing if isinstance(thing, type) else None)
         if made is not None:
             found.append(made)
-    return found + [made for one in list(found) for made in _called(one, found)]
+    for one in found:  # and what is found calls others in turn
+        found += _called(one, found)
+    return found
 
 
-def _read(target: Any) -> Source | None:
+def _read(target: Any, owner: type | None = None) -> Source | None:
     try:
         target = inspect.unwrap(target)
         lines, first = inspect.getsourcelines(target)
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, TypeError, SyntaxError, IndentationError):
         return None
-    return Source(inspect.getsourcefile(target) or "", first, [line.rstrip("\n") for line in lines], tree, target)
+    return Source(
+        inspect.getsourcefile(target) or "", first, [line.rstrip("\n") for line in lines], tree, target, owner
+    )
 
 
 def _called(source: Source, found: list[Source]) -> Iterator[Source]:
-    """The functions of the same file that a function calls by their names."""
+    """The functions of the same file that a function calls by their names, and the methods of its class."""
     if not isinstance(source.function, types.FunctionType):
         return
-    for name in source.function.__code__.co_names:
+    for name in _names(source.function.__code__):
         helper = source.function.__globals__.get(name)
+        method = inspect.getattr_static(source.owner, name, None)
+        owner = None
+        if not isinstance(helper, types.FunctionType) and name not in ("forward", "__call__"):
+            helper, owner = getattr(method, "__func__", method), source.owner
         if (
             isinstance(helper, types.FunctionType)
             and helper.__code__.co_filename == source.function.__code__.co_filename
             and all(helper is not one.function for one in found)
         ):
-            made = _read(helper)
+            made = _read(helper, owner)
             if made is not None:
                 yield made
 
 
-def point(
-    sources: list[Source], mistake: str, works: Callable[[types.FunctionType, int, str], bool] | None = None
-) -> tuple[Line | None, str]:
+def _names(code: types.CodeType) -> Iterator[str]:
+    """The names that a function uses, those in the functions inside it too."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _names(inner)
+
+
+def mended(sources: list[Source], line: Line | None, mistake: str, works: Works) -> str:
+    """That line put right, if there is a way that works, else "": for a line found otherwise than by its dimension."""
+    for source in sources:
+        number = 0 if line is None else line.number - source.first + 1
+        if line is None or line.file != source.file or not 0 < number <= len(source.lines):
+            continue
+        if isinstance(source.function, types.FunctionType):
+            for way in ways(line.text, mistake, "\n".join(source.lines)):
+                if works(source.function, line.number, way):
+                    return way
+    return ""
+
+
+def point(sources: list[Source], mistake: str, works: Works | None = None) -> tuple[Line | None, str]:
     """The line where a mistake (`dimension:option`) is made, and that line put right, if there is a way that works.
 
     `works` runs the candidate with a line of a function put differently; the first line and way that pass are given. When none
@@ -153,6 +182,8 @@ def _places(source: Source, dimension: str, option: str) -> Iterator[tuple[int, 
         yield from _calls(tree, "softmax")
         yield from _scores(source)
     elif dimension in ("hide", "mask"):
+        if option in ("zero", "after", "after-again"):
+            yield from _matching(source, r"\*=?\s*\(?(\w+\.)?(\w*mask\w*|tril|triu|tri)\b")
         yield from _calls(tree, "masked_fill", "masked_fill_", "where")
         yield from _matching(source, r"-inf|inf\b|1e-?\d|finfo|\*\s*(self\.)?(mask|tril)|mask\b.*\*|\+\s*\(?mask|mask")
         yield from _calls(tree, "tril", "triu", "tri", "softmax")
@@ -173,13 +204,21 @@ def _places(source: Source, dimension: str, option: str) -> Iterator[tuple[int, 
         yield from _matching(source, r"tanh|clamp|clip|softcap|cap\b")
     elif dimension == "sinks":
         yield from _matching(source, r"sink")
+    elif dimension == "unit":
+        if option == "reshaped key":
+            yield from _matching(source, r"\.(view|reshape)\(")
+        yield from _matching(source, r"normali[sz]e|norm\(|softmax|cdist|distance")
+        yield from _scores(source)
     elif dimension == "rope":
+        yield from _matching(source, r"(rot|rope)\w*\(.*\b(x?[qk]|query|key)\w*\b")
         yield from _matching(source, r"rope|rotary|rotate|cos|sin|freqs")
     elif dimension == "roles":
         names = {"v": option[2:3], "q": option[:1], "k": option[1:2]}
         if names["v"] != "v":
             yield from reversed(list(_matching(source, r"@|einsum|bmm|matmul|np\.dot")))
             yield from _matching(source, r"\bv(alue)?s?\s*=")
+        elif names["k"] != "k":
+            yield from _matching(source, r"\b[kK](eys?)?\s*=[^=]")
         yield from _scores(source)
     elif dimension == "output":
         yield from _matching(source, r"proj|out\w*\(|w_?o\b|return")

@@ -100,7 +100,7 @@ def search_for(reading: Reading, benches: list[Bench], tries: int = 50_000) -> S
         elif not subject.found.named:
             forgiven |= {("roles", name) for name in ("qvk", "vkq", "vqk", "kvq")}
         if subject.found.norms:
-            forgiven |= {("unit", "rms"), ("unit", "l2")}
+            forgiven |= {("unit", name) for name in ("rms", "l2", "layer", "rms wide", "layer wide")}
     elif subject.layout == "btc":
         dimensions |= {"split", "merge"}
     tolerance = {b.case.name: SINGLE for b in benches}

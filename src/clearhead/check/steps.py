@@ -37,7 +37,7 @@ def scale_of(name: str, s: dict[str, Any]) -> float:
         "D**-2": d**-2, "1/sqrt(C*D)": (c * d) ** -0.5, "1/sqrt(D*T)": (d * s["T"]) ** -0.5, "1/sqrt(D*H)": (d * h) ** -0.5,
         "1/sqrt(D-1)": (d - 1) ** -0.5 if d > 1 else 0.0, "1/sqrt(D+1)": (d + 1) ** -0.5, "-1/sqrt(D)": -root, "-1": -1.0,
         "log(2)/sqrt(D)": math.log(2) * root, "log2(e)/sqrt(D)": root / math.log(2), "log(10)/sqrt(D)": math.log(10) * root,
-        "0": 0.0, "1/int(sqrt(D))": 1 / int(d**0.5),
+        "0": 0.0, "1/int(sqrt(D))": 1 / int(d**0.5), "1/(D//2)": 1 / (d // 2) if d > 1 else 0.0,
     }  # fmt: skip
     return float(table[name])
 
@@ -88,7 +88,22 @@ def products(q: Array, k: Array, unit: str) -> Array:
     if unit.startswith("negated"):
         square = (q**2).sum(-1)[..., :, None] + (k**2).sum(-1)[..., None, :] - 2 * q @ np.swapaxes(k, -1, -2)
         return np.asarray(-square if "squared" in unit else -np.sqrt(np.maximum(square, 0.0)))
+    if unit == "reshaped key":
+        return np.asarray(q @ k.reshape(*k.shape[:-2], k.shape[-1], k.shape[-2]))
     return np.asarray(q @ np.swapaxes(k, -1, -2))
+
+
+@no_type_check
+def unit_length(unit: str, x: Array, epsilon: float) -> Array:
+    """Queries or keys (B, H, T, D) after a norm: of every head, or `wide`, over all heads at once."""
+    axis: tuple[int, ...] = (1, 3) if unit.endswith("wide") else (3,)
+    if len(axis) == 2 and x.shape[1] == 1:
+        raise Refused
+    if unit.startswith("layer"):
+        x = x - x.mean(axis, keepdims=True)
+    if unit == "l2":
+        return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True))
+    return np.asarray(x / np.sqrt((x**2).mean(axis, keepdims=True) + epsilon))
 
 
 @no_type_check
@@ -127,6 +142,8 @@ def hidden(hide: str, z: Array, visible: Array) -> tuple[Array, Array | None]:
         return z + visible, None
     if hide == "subtracted":
         return z - ~visible, None
+    if hide.startswith("add="):
+        return z + ~visible * float(hide[4:]), None
     fills = {"minus-inf": -np.inf, "large": -1e9, "zero": 0.0, "plus-inf": np.inf, "plus": 1e9}
     return np.where(visible, z, fills[hide] if hide in fills else float(hide[1:])), None
 
@@ -266,6 +283,8 @@ def rotated(rope: str, q: Array, k: Array, v: Array, past: int, chunks: list[int
         at_q = at_q + 1
     elif fault == "q-backwards":
         at_q = -at_q
+    elif fault == "backwards":
+        at_q, at_k = -at_q, -at_k
     if fault == "over-heads":
         return _turned(layout, fault, q, float(base), None), _turned(layout, fault, k, float(base), None), v
     return (
@@ -293,4 +312,13 @@ def _turned(layout: str, fault: str, x: Array, base: float, at: Array | None) ->
     else:
         other = np.stack([-x[..., 1::2], x[..., 0::2]], -1).reshape(x.shape)
         full = doubled if fault == "with-half-angles" else repeated
+    if fault == "no-minus":
+        other = x[..., _partners(layout, d)]
     return np.asarray(x * np.cos(full) + other * np.sin(full))
+
+
+@no_type_check
+def _partners(layout: str, d: int) -> Array:
+    """The place that each place is turned together with."""
+    places = np.arange(d)
+    return np.roll(places, d // 2) if layout == "half" else places ^ 1

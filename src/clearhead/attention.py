@@ -20,6 +20,8 @@ from clearhead.masks import Mask
 from clearhead.measuring import group_means, ready
 from clearhead.observables import DIFFERENTIABLE, Observables, Observation
 
+USUAL = Observables()  # what is measured unless told otherwise: made and checked once
+
 
 class Observer(Protocol):
     """Whoever watches: given a checked call, measures what it wants and returns the call's output."""
@@ -114,7 +116,7 @@ def observe(
     is never formed (`impl="reference"` does form it).
     """
     call = checked_call(query, key, value, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
-    return observe_call(call, Observables() if observables is None else observables, impl, gradients=True)
+    return observe_call(call, USUAL if observables is None else observables, impl, gradients=True)
 
 
 def explain(

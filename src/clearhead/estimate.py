@@ -14,7 +14,7 @@ from clearhead.attention import observe
 from clearhead.biases import ALiBi
 from clearhead.errors import ArgumentError, message
 from clearhead.kernels import select
-from clearhead.kernels.problem import Problem, tighten
+from clearhead.kernels.problem import Problem
 from clearhead.masks import Causal, Dense, Mask
 from clearhead.measuring import distance_bins, query_offset
 from clearhead.observables import Observables, Observation, measured
@@ -88,7 +88,7 @@ def estimate(
     observables = Observables() if observables is None else observables
     with torch.no_grad():
         call = checked_call(query, key, value, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
-        p = dataclasses.replace(call.problem, plan=tighten(call.problem.plan))
+        p = call.problem.tightened()
         name = select.choose(impl, p)
         rates = _rates(p, observables, name)
     B, Hq, Tq, _ = p.query.shape

@@ -11,6 +11,7 @@ import dataclasses
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, overload
 
@@ -148,8 +149,12 @@ class Observables:
 
         Cells differ by at most one position; with fewer positions than cells there is one cell a position.
         """
-        cells = min(length, self.map)
-        return [c * length // cells for c in range(cells + 1)] if cells else [0]
+        return list(_even_bounds(length, min(length, self.map)))
+
+
+@lru_cache(maxsize=16)  # every layer asks again
+def _even_bounds(length: int, cells: int) -> tuple[int, ...]:
+    return tuple(c * length // cells for c in range(cells + 1)) if cells else (0,)
 
 
 def _given(x: object) -> bool:

@@ -14,7 +14,7 @@ from clearhead.arguments import CheckedCall, checked_call
 from clearhead.biases import ALiBi
 from clearhead.errors import ArgumentError, dtype_name, message
 from clearhead.kernels import ops, select
-from clearhead.kernels.problem import Problem, exact, tighten
+from clearhead.kernels.problem import Problem, exact
 from clearhead.kernels.rectangle import Head, Rectangle, keep
 from clearhead.masks import Mask
 from clearhead.plans import Plan
@@ -295,7 +295,7 @@ class Pattern:
     @cached_property
     def _tight(self) -> Problem:
         """The problem with its plan tightened: reading a bool tensor once saves looking into it for every block."""
-        return dataclasses.replace(self._problem, plan=tighten(self._problem.plan))
+        return self._problem.tightened()
 
     @cached_property
     def _head(self) -> Head:

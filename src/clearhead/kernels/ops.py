@@ -267,8 +267,9 @@ def run(problem: Problem, impl: str) -> tuple[Tensor, Tensor]:
     """
     if nobody_looks_on(*differentiable(problem)):
         kernel = select.kernels(impl).attention  # not above: a compiler would trace the loading of it
-        if not _needs_gradients(problem):
-            return _exactly(problem, kernel)
+        if not needs_gradients(problem):
+            with exact(problem):
+                return kernel(problem)
         output, lse = _Eager.apply(*differentiable(problem), problem, impl, kernel)
         return output, lse
     plan = problem.plan
@@ -297,7 +298,8 @@ def differentiable(problem: Problem) -> tuple[Tensor | None, ...]:
     return problem.query, problem.key, problem.value, problem.bias, problem.sinks
 
 
-def _needs_gradients(problem: Problem) -> bool:
+def needs_gradients(problem: Problem) -> bool:
+    """Whether autograd will ask for gradients of what is computed now."""
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in differentiable(problem))
 
 
@@ -312,20 +314,13 @@ def nobody_looks_on(*tensors: Tensor | None) -> bool:
     )
 
 
-def _exactly(problem: Problem, kernel: Callable[[Problem], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """A kernel's results, computed in the dtypes that were given."""
-    if torch.is_autocast_enabled(problem.query.device.type):
-        with exact(problem):
-            return kernel(problem)
-    return kernel(problem)
-
-
 class _Eager(torch.autograd.Function):
     """A kernel with the gradients of `attention_op`, of any order."""
 
     @staticmethod
     def forward(ctx, query, key, value, bias, sinks, problem, impl, kernel):  # type: ignore[no-untyped-def]
-        output, lse = _exactly(problem, kernel)
+        with exact(problem):
+            output, lse = kernel(problem)
         ctx.problem, ctx.impl = problem, impl
         ctx.save_for_backward(query, key, value, bias, sinks, output, lse)
         return output, lse

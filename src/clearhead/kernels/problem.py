@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -42,6 +43,11 @@ class Problem:
     def dtype(self) -> torch.dtype:
         """The dtype to compute in: float32, or float64 for float64 inputs."""
         return torch.float64 if self.query.dtype == torch.float64 else torch.float32
+
+    def tightened(self) -> Problem:
+        """The same call with its plan tightened."""
+        plan = tighten(self.plan)
+        return self if plan is self.plan else dataclasses.replace(self, plan=plan)
 
     def in_compute_dtype(self) -> Problem:
         """The same with every number in the dtype to compute in."""
@@ -153,6 +159,7 @@ def _viewers(plan: Plan, padded: Tensor | None, Tk: int) -> Tensor:
     return steps.cumsum(1)[:, None, :Tk]
 
 
-def exact(problem: Problem) -> torch.autocast:
+def exact(problem: Problem) -> AbstractContextManager[object]:
     """A context in which autocast is off: inside a kernel every number keeps the dtype it was given."""
-    return torch.autocast(problem.query.device.type, enabled=False)
+    device = problem.query.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()

@@ -9,7 +9,6 @@ Tiles in which no pair may be seen are not computed; tiles in which every pair m
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from clearhead.kernels.problem import Problem, tighten
+from clearhead.kernels.problem import Problem
 
 # Matrices of this size run near the peak of the BLAS underneath, and a tile of them stays in cache between two steps.
 TILE_ROWS = 256
@@ -347,7 +346,7 @@ def _add_tiles(p: Problem, work: Workspace, out: Tensor, lse: Tensor) -> None:
 
 def ready(problem: Problem) -> Problem:
     """In the compute dtype, the plan tightened."""
-    return dataclasses.replace(problem.in_compute_dtype(), plan=tighten(problem.plan))
+    return problem.in_compute_dtype().tightened()
 
 
 def empty_results(p: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

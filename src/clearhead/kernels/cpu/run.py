@@ -6,7 +6,6 @@ work into parts, and run a kernel (`threads`), which is compiled or loaded when 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from array import array
 
@@ -18,7 +17,7 @@ from clearhead.kernels.cpu import call as at
 from clearhead.kernels.cpu import threads
 from clearhead.kernels.cpu.call import Builder, describe
 from clearhead.kernels.cpu.machine import BLOCK, CHAINS, RUN, shape
-from clearhead.kernels.problem import Gradients, Problem, tighten, viewers_by_intervals, visible_by_intervals
+from clearhead.kernels.problem import Gradients, Problem, viewers_by_intervals, visible_by_intervals
 from clearhead.kernels.terms import Terms
 from clearhead.measuring import Measuring
 from clearhead.observables import Observables
@@ -38,7 +37,7 @@ LEAST_TASKS = 24  # over all heads, however much room their sums need
 
 def attention(problem: Problem) -> tuple[Tensor, Tensor]:
     """Output in the inputs' dtype, and L in float32."""
-    p = dataclasses.replace(problem, plan=tighten(problem.plan))
+    p = problem.tightened()
     out, lse, call = _begin(p)
     if _few_queries(p) and _decode(p, call):
         return out, lse
@@ -67,7 +66,7 @@ def backward(
     The bias's costs a pass of its own: `with_bias=False` where nobody wants it. `terms`: those of measured numbers, whose
     c_i are in `grad_lse` already.
     """
-    p = dataclasses.replace(problem, plan=tighten(problem.plan))
+    p = problem.tightened()
     call = describe(p)
     B, Hq, Tq, D = p.query.shape
     _, Hk, Tk, Dv = p.value.shape
@@ -223,7 +222,7 @@ def _scratch(p: Problem, together: int) -> int:
 
 def observe(problem: Problem, measuring: Measuring) -> tuple[Tensor, dict[str, Tensor]]:
     """Output in the inputs' dtype, and what was measured in float32; gradients are not recorded."""
-    p = dataclasses.replace(problem, plan=tighten(problem.plan))
+    p = problem.tightened()
     out, lse, call = _begin(p)
     B, Hq, Tq, _ = p.query.shape
     lanes, m = shape().lanes, measuring
@@ -290,12 +289,12 @@ def _results(p: Problem, measuring: Measuring, call: Builder, parts: int) -> dic
     B, Hq, Tq, _ = p.query.shape
     m, want, found = measuring, measuring.want, dict[str, Tensor]()
 
+    # Without keys the kernel writes none of the tokens' relations.
+    made = torch.empty if p.key.shape[2] else torch.zeros
+
     def room(name: str, place: int, *more: int, dtype: torch.dtype = torch.float32) -> None:
-        made = (
-            torch.empty if p.key.shape[2] else torch.zeros
-        )  # no keys, no tokens: the kernel writes none of their relations
-        found[name] = made(B, Hq, Tq, *more, dtype=dtype)
-        call.address(place, found[name])
+        found[name] = x = made(B, Hq, Tq, *more, dtype=dtype)
+        call.address(place, x)
 
     checked = p.plan.query_labels is not None or p.plan.dense is not None or p.bias is not None
     if checked:  # intervals do not say how many keys a query may see

@@ -1,4 +1,4 @@
-"""What every test shares: hypothesis profiles, one thread, a fixed seed, and the names a doctest may use."""
+"""What every test shares: hypothesis profiles, compiled kernels, the same random numbers, threads left as they were."""
 
 from __future__ import annotations
 

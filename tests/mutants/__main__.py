@@ -10,7 +10,16 @@ import os
 import sys
 
 import torch
-from tests.mutants import right_functions, right_modules, wrong_functions, wrong_modules
+from tests.mutants import (
+    right_functions,
+    right_modules,
+    wrong_habits,
+    wrong_masks,
+    wrong_mixtures,
+    wrong_modules,
+    wrong_options,
+    wrong_scores,
+)
 from tests.mutants.registry import RIGHT, WRONG, Entry
 
 from clearhead.check.calling import Habits, Watcher
@@ -50,7 +59,10 @@ def main() -> None:
     )
 
 
-MODULES = (wrong_functions, wrong_modules, right_functions, right_modules)
+# Importing them fills the registry.
+MODULES = (
+    right_functions, right_modules, wrong_habits, wrong_masks, wrong_mixtures, wrong_modules, wrong_options, wrong_scores,
+)  # fmt: skip
 
 if __name__ == "__main__":
     main()

@@ -10,7 +10,8 @@ import torch
 
 from clearhead.check.calling import Failed
 from clearhead.check.formula import Bench, Case
-from clearhead.check.functions import FunctionSubject, Sizes, some_sinks
+from clearhead.check.functions import FunctionSubject
+from clearhead.check.inputs import Sizes, some_sinks
 from clearhead.check.modules import ModuleSubject
 from clearhead.check.settling import masked_case
 from clearhead.check.state import Reading, meant_options

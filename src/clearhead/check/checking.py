@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from clearhead.check.calling import Failed, Habits, Watcher
-from clearhead.check.functions import FunctionSubject, inputs, some_sinks
+from clearhead.check.functions import FunctionSubject
+from clearhead.check.inputs import inputs, some_sinks
 from clearhead.check.reading import read
 from clearhead.check.report import Finding
 from clearhead.check.state import Reading, meant_options

@@ -100,9 +100,6 @@ def make(kind: type, given: dict[str, Any] | None, habits: Habits) -> tuple[Any,
     arguments: dict[str, Any] = dict(given)
     for parameter in parameters:
         if parameter.name in given or parameter.default is not parameter.empty:
-            role = re.sub(r"[^a-z0-9]", "", parameter.name.lower())
-            if parameter.name not in given and re.fullmatch(NAMES[2][0], role) and parameter.default is None:
-                continue
             continue
         plain = re.sub(r"[^a-z0-9]", "", parameter.name.lower())
         if plain in ("config", "cfg", "args", "conf", "params", "hparams", "hp"):

@@ -14,13 +14,14 @@ from clearhead.check.calling import Failed
 from clearhead.check.choices import BY_NAME, DEFAULT, DIMENSIONS, INDEX, Formula, changed
 from clearhead.check.formula import Bench
 from clearhead.check.functions import LAYOUTS as FUNCTION_LAYOUTS
-from clearhead.check.functions import FunctionSubject, arrays_of
+from clearhead.check.functions import FunctionSubject
+from clearhead.check.inputs import arrays_of
 from clearhead.check.judging import case_of, judged
 from clearhead.check.mending import rewritten
 from clearhead.check.modules import LAYOUTS as MODULE_LAYOUTS
 from clearhead.check.modules import ModuleSubject, out_width
 from clearhead.check.report import Explanation, Finding, Line, Mistake
-from clearhead.check.search import LOUD, SINGLE, Match
+from clearhead.check.search import Match, tolerance_of
 from clearhead.check.settling import KEEPS
 from clearhead.check.source import Source, Works, mended, point
 from clearhead.check.state import Reading
@@ -81,10 +82,8 @@ def explanations(reading: Reading, findings: list[Finding], sources: list[Source
 
 def _shown(reading: Reading, match: Match, meant: Formula) -> Bench:
     """A case the match is about and on which it matters, the plainest."""
-    order = ["square", "other sizes", "Tq < Tk", "grouped heads", "mask"]
-    ranked = sorted(reading.benches, key=lambda b: order.index(b.case.name) if b.case.name in order else 9)
-    mine = [b for b in ranked if b.case.name in match.cases]
-    return next((b for b in mine if b.error(meant) > (LOUD if b.case.loud else SINGLE)), mine[0])
+    mine = [b for b in reading.plainest_first if b.case.name in match.cases]
+    return next((b for b in mine if b.error(meant) > tolerance_of(b)), mine[0])
 
 
 def _gap(bench: Bench, formula: Formula) -> float:
@@ -156,8 +155,7 @@ def _gives(benches: list[Bench], formula: Formula) -> Works:
         try:
             with torch.no_grad(), rewritten(function, number, text):
                 return bool(benches) and all(
-                    bench.case.again is not None
-                    and Bench(bench.case.again()).error(formula) <= (LOUD if bench.case.loud else SINGLE)
+                    bench.case.again is not None and Bench(bench.case.again()).error(formula) <= tolerance_of(bench)
                     for bench in benches
                 )
         except (Failed, Refused, SyntaxError, LookupError, ValueError):

@@ -11,10 +11,11 @@ import torch
 from clearhead.check.calling import Failed
 from clearhead.check.choices import Formula
 from clearhead.check.formula import Bench
-from clearhead.check.functions import FunctionSubject, Sizes, inputs
+from clearhead.check.functions import FunctionSubject
+from clearhead.check.inputs import Sizes, inputs
 from clearhead.check.judging import case_of
 from clearhead.check.report import Picture
-from clearhead.check.search import LOUD, SINGLE
+from clearhead.check.search import SINGLE, tolerance_of
 from clearhead.check.state import Reading
 from clearhead.check.steps import Array, Refused
 
@@ -50,13 +51,11 @@ def evidence(reading: Reading) -> tuple[Picture | None, str]:
 
 def _telling(reading: Reading, meant: Formula) -> Bench | None:
     """The plainest case that differs."""
-    order = ["square", "other sizes", "Tq < Tk", "grouped heads", "mask"]
-    ranked = sorted(reading.benches, key=lambda b: order.index(b.case.name) if b.case.name in order else 9)
-    return next((b for b in ranked if _differs(b, meant)), None)
+    return next((b for b in reading.plainest_first if _differs(b, meant)), None)
 
 
 def _differs(bench: Bench, meant: Formula) -> bool:
-    return bench.error(meant) > (LOUD if bench.case.loud else SINGLE)
+    return bench.error(meant) > tolerance_of(bench)
 
 
 def _weights_of(bench: Bench, formula: Formula, meant: Formula) -> tuple[Array, Array] | None:

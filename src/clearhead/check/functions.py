@@ -4,37 +4,19 @@ from __future__ import annotations
 
 import inspect as inspection
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from clearhead.check.calling import Failed, Habits, Watcher, as_tensor, call
 from clearhead.check.formula import Case
+from clearhead.check.inputs import Sizes, array, as_given, inputs, some_sinks
+from clearhead.check.masking import shaped_mask, some_mask
 from clearhead.check.parameters import Parameter, roles_of, words
-from clearhead.check.steps import Array
 from clearhead.errors import dtype_name
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of one call."""
-
-    B: int = 2
-    Hq: int = 6
-    Hk: int = 6
-    Tq: int = 7
-    Tk: int = 7
-    D: int = 5
-    Dv: int = 5
-
-    def __str__(self) -> str:
-        return ", ".join(f"{name}={getattr(self, name)}" for name in self.__dataclass_fields__)
-
 
 LAYOUTS = {
     "bhtd": "(B, H, T, D)",
@@ -44,16 +26,6 @@ LAYOUTS = {
     "btc": "(B, T, H·D), heads split inside",
     "tbd": "(T, B, D), a single head",
 }
-# A mask as a candidate may want it: its shape, and what its entries say.
-MASK_SHAPES = ("b1tt", "tt", "btt", "bhtt", "bt", "b11t")
-MASK_SENSES = (
-    "bool, True may attend",
-    "0 and 1, 1 may attend",
-    "added, 0 and −inf",
-    "bool, True is hidden",
-    "0 and 1, 1 is hidden",
-)
-FRAMEWORKS = ("torch", "numpy", "jax", "lists")
 
 
 @dataclass
@@ -77,7 +49,6 @@ class FunctionSubject:
     mask_argument: str | None = None
     mask_required: bool = False
     seconds: float = 10.0
-    returns: str = ""
 
     @classmethod
     def of(cls, function: Callable[..., Any], name: str, habits: Habits, watcher: Watcher) -> FunctionSubject:
@@ -137,12 +108,13 @@ class FunctionSubject:
         if mask is None and self.mask_required and self.mask_shape is not None:
             mask = torch.ones(q.shape[0], 1, q.shape[2], k.shape[2], dtype=torch.bool)
         if mask is not None and self.mask_argument is not None and self.mask_shape is not None:
-            named[self.mask_argument] = self.to_framework(self._shaped_mask(mask, q), exact=False)
+            named[self.mask_argument] = self.to_framework(
+                shaped_mask(mask, self.mask_shape, self.mask_sense, q.shape[1], self.dtype), exact=False
+            )
         elif self.mask_required and self.mask_argument is not None:
             named[self.mask_argument] = None
         args, kwargs = self._placed(arguments, named)
         result = call(self.function, *args, habits=self.habits, watcher=self.watcher, seconds=self.seconds, **kwargs)
-        self.returns = type(result).__name__
         out = as_tensor(result)
         return self._from_layout(out, (q.shape[0], q.shape[1], q.shape[2], v.shape[3]))
 
@@ -221,25 +193,6 @@ class FunctionSubject:
             return t.to(self.device, self.dtype if exact or t.is_floating_point() else t.dtype)
         return as_given(t.to(self.dtype) if t.is_floating_point() else t, self.framework)
 
-    def _shaped_mask(self, mask: Tensor, q: Tensor) -> Tensor:
-        shape = self.mask_shape
-        if shape == "tt":
-            mask = mask[0, 0]
-        elif shape == "btt":
-            mask = mask[:, 0]
-        elif shape == "bhtt":
-            mask = mask.expand(-1, q.shape[1], -1, -1).contiguous()
-        elif shape == "bt":
-            mask = mask[:, 0, 0]
-        elif shape == "b11t":
-            mask = mask[:, :, :1]
-        sense = self.mask_sense or ""
-        if sense.startswith("added"):
-            return torch.zeros(mask.shape, dtype=self.dtype).masked_fill(~mask, float("-inf"))
-        if "hidden" in sense:
-            mask = ~mask
-        return mask.to(self.dtype) if sense.startswith("0 and 1") else mask
-
     # Cases --------------------------------------------------------------------------------------------------------------
 
     def limited(self, sizes: Sizes) -> Sizes:
@@ -272,21 +225,6 @@ class FunctionSubject:
         return as_case(name, q, k, v, allowed, target, loud=loud, order=order, **meant)
 
 
-def arrays_of(framework: str) -> str:
-    """What its arrays are called."""
-    return {"torch": "tensors", "numpy": "NumPy arrays", "jax": "JAX arrays", "lists": "lists"}[framework]
-
-
-def as_given(t: Tensor, framework: str) -> Any:
-    """A tensor as an array of that framework, or as lists."""
-    if framework == "torch":
-        return t
-    if framework == "lists":
-        return t.tolist()
-    made = t.detach().cpu().numpy()
-    return made if framework == "numpy" else sys.modules["jax"].numpy.asarray(made)
-
-
 def as_case(
     name: str,
     q: Tensor,
@@ -309,41 +247,6 @@ def as_case(
         notes={"order": order},
         **meant,
     )
-
-
-def inputs(sizes: Sizes, seed: int, loud: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value, float64 with values that float32 holds exactly; scaled scores have variance loud²."""
-    made = torch.Generator().manual_seed(1000 + seed)
-    shapes = (
-        (sizes.B, sizes.Hq, sizes.Tq, sizes.D),
-        (sizes.B, sizes.Hk, sizes.Tk, sizes.D),
-        (sizes.B, sizes.Hk, sizes.Tk, sizes.Dv),
-    )
-    q, k, v = (torch.randn(shape, generator=made, dtype=torch.float32).double() for shape in shapes)
-    root = float(np.float32(loud**0.5))
-    return (q * root).float().double(), (k * root).float().double(), v
-
-
-def some_sinks(heads: int) -> Tensor:
-    """One logit a head, all different."""
-    return torch.linspace(-1.0, 1.5, heads, dtype=torch.float64)
-
-
-def some_mask(sizes: Sizes, seed: int, shape: str | None = None) -> Tensor:
-    """A random bool mask, (B, 1, Tq, Tk), in which every query sees key 0 and about two thirds of the others."""
-    made = torch.Generator().manual_seed(2000 + seed)
-    tq = 1 if shape in ("bt", "b11t") else sizes.Tq
-    b = 1 if shape == "tt" else sizes.B
-    mask = torch.rand((b, 1, tq, sizes.Tk), generator=made) < 0.6
-    mask[..., 0] = True
-    mask[..., sizes.Tk - 1] = torch.arange(b)[:, None, None] % 2 == 1  # the last key is hidden from some
-    return mask.expand(sizes.B, 1, sizes.Tq, sizes.Tk).contiguous()
-
-
-def array(t: Tensor) -> Array:
-    """A tensor as float64 (or bool) NumPy."""
-    t = t.detach().to("cpu")
-    return (t if t.dtype == torch.bool else t.double()).numpy()
 
 
 def _is_number(value: Any, *, positive: bool) -> bool:

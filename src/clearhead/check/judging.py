@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from clearhead.check.choices import INDEX, Formula
+from clearhead.check.choices import Formula
 from clearhead.check.formula import Bench, Case
 from clearhead.check.functions import FunctionSubject
 from clearhead.check.state import Reading, meant_options
@@ -115,8 +115,3 @@ def case_of(
     return subject.case(
         name, batch, tq or subject.length, seed=seed, other=tk if subject.takes_three else None, gain=gain, **meant
     )
-
-
-def causal(formula: Formula) -> bool:
-    """Whether a formula hides the future."""
-    return formula[INDEX["sees"]] not in ("all",)

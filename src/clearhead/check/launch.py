@@ -37,6 +37,7 @@ def in_new_process(
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         os.close(writer)
+        answer: dict[str, Any] = {}
         try:
             if child.stdin is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -45,8 +46,9 @@ def in_new_process(
             answer = _listen(reader, timeout, progress)
         finally:
             os.close(reader)
-            if child.poll() is None and "report" not in locals().get("answer", {}):
-                _grace(child, 0.2 if answer_is_empty(locals().get("answer")) else 2.0)
+            if child.poll() is None and "report" not in answer:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(2 if "trouble" in answer else 0.2)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(2)
             _kill(child.pid, child.poll() is None)
@@ -55,16 +57,6 @@ def in_new_process(
         said = printed.read()[-2000:].decode(errors="replace").strip().splitlines()
     shown = name or path.name
     return _report(answer, shown, child.returncode, timeout, time.perf_counter() - start, said)
-
-
-def answer_is_empty(answer: dict[str, Any] | None) -> bool:
-    """Whether nothing final has been heard."""
-    return answer is None or not {"report", "trouble"} & set(answer)
-
-
-def _grace(child: subprocess.Popen[bytes], seconds: float) -> None:
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(seconds)
 
 
 def in_fork(

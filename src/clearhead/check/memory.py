@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from clearhead.check.functions import FunctionSubject, Sizes, inputs
+from clearhead.check.functions import FunctionSubject
+from clearhead.check.inputs import Sizes, inputs
 from clearhead.check.state import Reading
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect as inspection
 import re
@@ -15,8 +16,9 @@ from torch import Tensor, nn
 
 from clearhead.check.calling import Failed, Habits, Watcher, as_tensor, call
 from clearhead.check.formula import Case
-from clearhead.check.functions import array, as_given
+from clearhead.check.inputs import array, as_given
 from clearhead.check.layers import Found, find, listening, randomise
+from clearhead.check.masking import shaped_mask
 from clearhead.check.parameters import Parameter, role_of, roles_of, words
 from clearhead.check.steps import Array
 from clearhead.errors import dtype_name
@@ -41,7 +43,6 @@ class ModuleSubject:
     kv_heads: int = 1
     layout: str = "btc"
     length: int = 7  # tokens in an ordinary call
-    short: bool = True  # whether shorter ones work too
     orientation: str = "x @ W"
     dtype: torch.dtype = torch.float64
     framework: str = "torch"
@@ -53,12 +54,10 @@ class ModuleSubject:
     mask_shape: str | None = None
     mask_sense: str | None = None
     cache_argument: str | None = None
-    cache_protocol: str = ""
     start_argument: str | None = None
     made: str = ""  # how the instance was made
     inside: str = ""  # where in the given module the attention was found
     seconds: float = 10.0
-    returns: str = ""
 
     @property
     def takes_three(self) -> bool:
@@ -90,7 +89,9 @@ class ModuleSubject:
         if mask is None and self.mask_required and self.mask_shape is not None:
             mask = torch.ones(x.shape[0], 1, x.shape[1], x.shape[1], dtype=torch.bool)
         if mask is not None and self.mask_argument is not None and self.mask_shape is not None:
-            kwargs[self.mask_argument] = as_given(self._shaped(mask), self.framework)
+            kwargs[self.mask_argument] = as_given(
+                shaped_mask(mask, self.mask_shape, self.mask_sense, self.heads, self.dtype), self.framework
+            )
         elif self.mask_required and self.mask_argument is not None:
             kwargs[self.mask_argument] = None
         args: tuple[Any, ...] = (given.clone(), *self.leading)
@@ -98,20 +99,7 @@ class ModuleSubject:
             source = given if other is None else self.to_layout(other.to(dtype=self.dtype, device=self.device))
             args = (given.clone(), source.clone(), source.clone())
         args = tuple(as_given(each, self.framework) if isinstance(each, Tensor) else each for each in args)
-        result = call(self.forward, *args, habits=self.habits, watcher=self.watcher, seconds=self.seconds, **kwargs)
-        self.returns = type(result).__name__
-        return result
-
-    def _shaped(self, mask: Tensor) -> Tensor:
-        shapes = {"tt": mask[0, 0], "btt": mask[:, 0], "bt": mask[:, 0, 0], "b11t": mask[:, :, :1]}
-        shape = self.mask_shape or ""
-        made = mask.expand(-1, self.heads, -1, -1).contiguous() if shape == "bhtt" else shapes.get(shape, mask)
-        sense = self.mask_sense or ""
-        if sense.startswith("added"):
-            return torch.zeros(made.shape, dtype=self.dtype).masked_fill(~made, float("-inf"))
-        if "hidden" in sense:
-            made = ~made
-        return made.to(self.dtype) if sense.startswith("0 and 1") else made
+        return call(self.forward, *args, habits=self.habits, watcher=self.watcher, seconds=self.seconds, **kwargs)
 
     def to_layout(self, x: Tensor) -> Tensor:
         """x (B, T, C) as the module wants its axes."""
@@ -269,11 +257,8 @@ def _input_widths(layer: nn.Module) -> list[int]:
 
 def prepared(module: nn.Module, name: str, habits: Habits, watcher: Watcher, *, seed: int = 0) -> ModuleSubject:
     """A module as a subject: copied where it can be, in eval mode, in float64 where it can be, with telling weights."""
-    inside = ""
-    try:
+    with contextlib.suppress(Exception):
         module = copy.deepcopy(module)
-    except Exception:  # noqa: BLE001
-        inside = ""
     module.eval()
     module, inside = _attention_inside(module)
     module.double()

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from clearhead.check.calling import Failed, Habits, Watcher
 from clearhead.check.cases import function_cases, module_cases
-from clearhead.check.functions import LAYOUTS, FunctionSubject, Sizes, arrays_of, inputs
+from clearhead.check.functions import LAYOUTS, FunctionSubject
+from clearhead.check.inputs import Sizes, arrays_of, inputs
 from clearhead.check.modules import LENGTHS, ModuleSubject
 from clearhead.check.settling import full_size, settle_causal, settle_heads, settle_length, settle_mask, settle_repeats
 from clearhead.check.state import FUNCTION_SIZES, Reading, diagnose, settled
@@ -31,8 +32,7 @@ def read(candidate: Any, name: str, options: Options, progress: Progress, habits
 
 
 def _read_function(subject: FunctionSubject, options: Options, progress: Progress) -> Reading:
-    tried: list[str] = []
-    ordinary = _first_call(subject, options, tried)
+    ordinary = _first_call(subject, options)
     reading = Reading(subject, options, [], [], ordinary=ordinary)
     settle_length(reading, ordinary)
     settle_repeats(reading)
@@ -69,7 +69,7 @@ def _read_function(subject: FunctionSubject, options: Options, progress: Progres
     return reading
 
 
-def _first_call(subject: FunctionSubject, options: Options, tried: list[str]) -> Sizes:
+def _first_call(subject: FunctionSubject, options: Options) -> Sizes:
     """Find a framework, layout, dtype and sizes that run. Raises `CannotRun`."""
     layouts = [options.layout] if options.layout else ["bhtd", "btd", "td"]
     if subject.heads_argument is not None and not options.layout:
@@ -99,7 +99,7 @@ def _first_call(subject: FunctionSubject, options: Options, tried: list[str]) ->
         ):
             break
     if options.device is None and torch.cuda.is_available():
-        return _first_call(subject, Options(**{**vars(options), "device": "cuda"}), tried)
+        return _first_call(subject, Options(**{**vars(options), "device": "cuda"}))
     raise CannotRun(trouble_of(subject, errors))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from clearhead.check.choices import DEFAULT, DIMENSIONS, INDEX, Formula, changed, differences
 from clearhead.check.formula import Bench
@@ -23,7 +23,12 @@ ADDED_FILLS = tuple(f"add=-1{'0' * n}" for n in range(1, 6))
 NORMS = ("layer", "rms wide", "layer wide")  # only for what holds norm layers
 BEAM = 160
 HIDING = frozenset(INDEX[name] for name in ("sees", "align", "mask", "hide"))
-Meant = Callable[[str, str], bool]  # (dimension, option): whether a convention is nevertheless a mistake here
+
+
+@no_type_check
+def tolerance_of(bench: Bench) -> float:
+    """How far a formula may be from a case and still be what was computed."""
+    return LOUD if bench.case.loud else SINGLE
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,6 @@ class Search:
     forgiven: frozenset[tuple[str, str]] = frozenset()
     dimensions: frozenset[str] = frozenset(INDEX)  # those that can differ for this kind of candidate
     tries: int = 50_000  # formulas; no clock, so that the answer is the same on a busy machine
-    tolerance: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.by_name = {bench.case.name: bench for bench in self.benches}
@@ -102,18 +106,14 @@ class Search:
             choices.append(names)
         return sorted(_few_apart(choices), key=self.rank)
 
-    def tolerance_of(self, bench: Bench) -> float:
-        """How far a formula may be from a case and still be what was computed."""
-        return LOUD if bench.case.loud else self.tolerance.get(bench.case.name, SINGLE)
-
     def matched(self, formula: Formula) -> frozenset[str]:
         """The cases on which a formula gives what the candidate gave."""
-        return frozenset(b.case.name for b in self.benches if b.error(formula) <= self.tolerance_of(b))
+        return frozenset(b.case.name for b in self.benches if b.error(formula) <= tolerance_of(b))
 
     def best_convention(self) -> tuple[Formula, frozenset[str]]:
         """The right formula that explains most cases, and which."""
         formulas, first = self.conventions(), self.benches[0]
-        wanted = self.tolerance_of(first)
+        wanted = tolerance_of(first)
         likely = [formula for formula in formulas if first.error(formula) <= wanted]
         best, cases = formulas[0], frozenset[str]()
         for formula in likely or formulas[:40]:
@@ -241,12 +241,12 @@ class Search:
                 made = formula
                 for n, name in changes:
                     made = with_option(made, n, name)
-                if made != formula and bench.error(made) <= self.tolerance_of(bench):
+                if made != formula and bench.error(made) <= tolerance_of(bench):
                     found.append(self._judge(made, base, explained))
             if not found and bench.case.loud:
                 for quiet in self.benches:
                     if not quiet.case.loud and quiet.case.name in self.matched(formula):
-                        fitted = self._fitted(quiet, [formula], "hide", self.tolerance_of(quiet))
+                        fitted = self._fitted(quiet, [formula], "hide", tolerance_of(quiet))
                         found += [self._judge(made, base, explained) for made in fitted]
             if found:
                 break
@@ -283,7 +283,7 @@ class Search:
 
     def _levels(self, bench: Bench, base: Formula, tries: int) -> Generator[tuple[list[Formula], int]]:
         """The formulas that match this case, by how many choices they are away from a right one, and how many were tried."""
-        wanted = self.tolerance_of(bench)
+        wanted = tolerance_of(bench)
         starts = self._starts(base)
         options = self.options(bench, starts)
         errors: dict[Formula, float] = {}

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from clearhead.check.calling import Failed
 from clearhead.check.formula import Bench, Case
-from clearhead.check.functions import MASK_SENSES, MASK_SHAPES, FunctionSubject, Sizes, inputs, some_mask
+from clearhead.check.functions import FunctionSubject
+from clearhead.check.inputs import Sizes, inputs
+from clearhead.check.masking import MASK_SENSES, MASK_SHAPES, some_mask
 from clearhead.check.modules import ModuleSubject, out_width
 from clearhead.check.state import FUNCTION_SIZES, Reading, meant_options, search_for
 from clearhead.check.subjects import CannotRun, Subject

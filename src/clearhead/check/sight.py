@@ -7,7 +7,9 @@ import torch
 from clearhead.check.checking import check, far_apart, given_to, note, poisoned, right, rounding, run, skipped, wrong
 from clearhead.check.choices import INDEX, changed
 from clearhead.check.decoding import chunked_module
-from clearhead.check.functions import FunctionSubject, Sizes, some_mask
+from clearhead.check.functions import FunctionSubject
+from clearhead.check.inputs import Sizes
+from clearhead.check.masking import some_mask
 from clearhead.check.report import Finding
 from clearhead.check.search import SINGLE
 from clearhead.check.state import Reading

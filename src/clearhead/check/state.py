@@ -8,16 +8,16 @@ from typing import Any
 from clearhead.check.calling import Failed
 from clearhead.check.choices import DEFAULT, INDEX, Formula, changed
 from clearhead.check.formula import Bench
-from clearhead.check.functions import Sizes
+from clearhead.check.inputs import Sizes
 from clearhead.check.modules import ModuleSubject
-from clearhead.check.search import SINGLE, Match, Search
+from clearhead.check.search import Match, Search
 from clearhead.check.subjects import Options, Subject
 
 FUNCTION_SIZES = (
     Sizes(), Sizes(2, 6, 6, 8, 8, 5, 5), Sizes(2, 4, 4, 8, 8, 16, 16), Sizes(2, 4, 4, 16, 16, 16, 16),
     Sizes(2, 4, 4, 32, 32, 16, 16), Sizes(2, 4, 4, 64, 64, 64, 64), Sizes(2, 4, 4, 128, 128, 64, 64),
     Sizes(2, 6, 6, 4, 4, 5, 5),
-)  # fmt: skip  # fmt: skip
+)  # fmt: skip
 
 FEW = 1000  # formulas for a candidate that most lengths break: there every one takes long, and the error says more
 
@@ -44,14 +44,15 @@ class Reading:
         """Whether one right formula explains every case."""
         return len(self.explained) == len(self.benches)
 
+    @property
+    def plainest_first(self) -> list[Bench]:
+        """The cases, those that are easiest to understand first."""
+        order = ("square", "other sizes", "Tq < Tk", "grouped heads", "mask")
+        return sorted(self.benches, key=lambda b: order.index(b.case.name) if b.case.name in order else len(order))
+
     def bench(self, name: str) -> Bench | None:
         """The case of that name, None if it could not be run."""
         return next((b for b in self.benches if b.case.name == name), None)
-
-    @property
-    def sees(self) -> str:
-        """What a query sees, for checks: that of the right formula, or of the wrong one made right."""
-        return self.base[INDEX["sees"]]
 
     def meant(self) -> Formula:
         """What the candidate should compute: the right formula, or the likeliest wrong one with its mistakes put right."""
@@ -103,8 +104,7 @@ def search_for(reading: Reading, benches: list[Bench], tries: int = 50_000) -> S
             forgiven |= {("unit", name) for name in ("rms", "l2", "layer", "rms wide", "layer wide")}
     elif subject.layout == "btc":
         dimensions |= {"split", "merge"}
-    tolerance = {b.case.name: SINGLE for b in benches}
-    return Search(benches, frozenset(forbidden), frozenset(forgiven), frozenset(dimensions), tries, tolerance)
+    return Search(benches, frozenset(forbidden), frozenset(forgiven), frozenset(dimensions), tries)
 
 
 def settled(reading: Reading) -> bool:

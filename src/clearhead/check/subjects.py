@@ -225,7 +225,7 @@ def trouble_of(subject: Subject, errors: list[tuple[str, Failed]]) -> str:
     text = failed.said.lower()
     where = f" (line {failed.line})" if failed.line else ""
     if failed.why == "took too long":
-        helps = "look for a loop that never ends; a longer limit is --seconds 60"
+        helps = "these inputs are tiny, so look for a loop that never ends"
     elif failed.why == "too much memory":
         helps = "these inputs are tiny, so look at what it allocates; more is --memory 16 (GiB)"
     elif failed.why == "exited":

@@ -14,7 +14,7 @@ import watch_architectures as made
 from clearhead import watch
 from clearhead.errors import InputError
 from clearhead.models import load
-from clearhead.models.tokens import byte_alphabet
+from clearhead.tokens import byte_alphabet
 from clearhead.viewer import ask, look
 from packaged import SMOLLM2
 

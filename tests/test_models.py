@@ -20,9 +20,9 @@ from tokenizers.pre_tokenizers import ByteLevel
 from clearhead.errors import InputError
 from clearhead.models import Model, load
 from clearhead.models.loading import BUILTIN
-from clearhead.models.tokens import ALPHABET, pieces, token_bytes, visible
 from clearhead.nn import SelfAttention
 from clearhead.roles import calibrate
+from clearhead.tokens import ALPHABET, pieces, token_bytes, visible
 from clearhead.trace import Head
 
 

@@ -261,4 +261,4 @@ def test_what_a_trace_knows_of_its_text_is_saved_with_it(tmp_path):
     fresh = watched([[5, 6]])
     fresh.save(tmp_path / "run.trace")
     found = Trace.load(tmp_path / "run.trace")
-    assert (found.model, found.prompt, found.key_groups) == (None, None, None)
+    assert (found.model, found.prompt, found.key_groups) == ("Decoder", None, None)

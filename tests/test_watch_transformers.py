@@ -12,7 +12,7 @@ import torch
 import watch_architectures as made
 from clearhead import Observables, watch
 from clearhead.errors import ArgumentError, NothingSeenWarning
-from clearhead.models.tokens import patches
+from clearhead.tokens import patches
 from clearhead.watch.transformers import attend, make_mask, register
 from watch_cases import check_seen
 

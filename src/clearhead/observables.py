@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -290,6 +290,16 @@ class Observation:
     after_same_token = _Measured(
         "B Hq Tq", "token_ids=ids", "Σ_{1≤j≤a_i, t_{j−1} = t_i} p_ij: weight on what followed earlier equal tokens."
     )
+
+    if not TYPE_CHECKING:  # so that a wrong name is still found before it runs
+
+        def __getattr__(self, name: str) -> object:
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # says itself why it is not there
+            raise AttributeError(
+                f"an Observation has no {name!r}: it is what was measured of the weights (entropy, top_keys, …), and no tensor "
+                'of them; trace.crop("L2H3") and Pattern compute any part of the weights'
+            )
 
     @property
     def max_weight(self) -> Tensor:

@@ -126,12 +126,15 @@ class Pattern:
             self._views[b, h] = view
         return self._views[b, h]
 
-    def crop(self, queries: slice, keys: slice, *, what: str = "weight") -> Tensor:
+    def crop(
+        self, queries: slice | int = slice(None), keys: slice | int = slice(None), *, what: str = "weight"
+    ) -> Tensor:
         """The numbers of a rectangle of pairs, each of them; (B, Hq, rows, columns).
 
         Arguments:
-            queries, keys: slices of the queries 0 … Tq − 1 of this call and of the keys 0 … Tk − 1; negative numbers count
-                from the end, None is an end. A step is not taken.
+            queries, keys: slices of the queries 0 … Tq − 1 of this call and of the keys 0 … Tk − 1, or one of them, whose
+                dimension stays; negative numbers count from the end, None is an end. A step is not taken. Default all: T×T
+                numbers a head.
             what: "weight" p_ij; "logit" z_ij, after scale, softcap, bias and mask; or "contribution" p_ij · ‖v_j‖, how far
                 the weight can move the output (Kobayashi et al. 2020): a large weight on a value near 0 moves nothing.
 
@@ -387,15 +390,16 @@ def _checked_index(name: str, index: int, count: int, letter: str) -> int:
     return index % count
 
 
-def _checked_slice(name: str, part: slice, length: int, letter: str) -> tuple[int, int]:
-    """Begin and end of a slice that stays within the pattern."""
-    ends = (part.start, part.stop) if isinstance(part, slice) else ()
-    bad = not ends or part.step not in (None, 1)
-    if bad or any(at is not None and not -length <= at <= length for at in ends):
+def _checked_slice(name: str, part: slice | int, length: int, letter: str) -> tuple[int, int]:
+    """Begin and end of a slice that stays within the pattern, or of one place in it."""
+    if isinstance(part, int) and -length <= part < length:
+        return part % length, part % length + 1
+    ends = (part.start, part.stop) if isinstance(part, slice) and part.step in (None, 1) else ()
+    if not isinstance(part, slice) or not ends or any(at is not None and not -length <= at <= length for at in ends):
         raise ArgumentError(
             message(
                 name,
-                expected=f"a slice without a step, within {letter} = {length}",
+                expected=f"a slice without a step or one position, within {letter} = {length}",
                 got=repr(part),
                 remedy=f"Ends count from 0 to {length}, negative ones from the end; leave one out for everything.",
             )

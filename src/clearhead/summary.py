@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from clearhead.addresses import ByHead, Head
 from clearhead.errors import InputError
-from clearhead.trace import Call, Head, Trace, check_sample
+from clearhead.trace import Call, Trace, check_sample
 
 if TYPE_CHECKING:
     import pandas
@@ -59,13 +60,13 @@ class Looked(NamedTuple):
     weight: float
 
 
-def top(trace: Trace, token: int, *, k: int = 3, batch: int = 0) -> dict[Head, list[Looked]]:
+def top(trace: Trace, token: int, *, k: int = 3, batch: int = 0) -> ByHead[list[Looked]]:
     """What one token looks at most through every head: the k keys with the largest weights, as many as were kept.
 
     Raises `InputError` for a token that is not there.
     """
     check_sample(trace, batch)
-    found: dict[Head, list[Looked]] = {}
+    found: ByHead[list[Looked]] = ByHead()
     for call in trace.calls:
         seen = call.observation
         row = call.row(token)
@@ -85,20 +86,22 @@ def _names(trace: Trace, call: Call, batch: int) -> list[str]:
     if call.key_ids is None:
         return trace.tokens if batch == 0 and not call.crosses else []
     ids = call.key_ids[batch].tolist()
+    if trace.spell is not None:
+        return trace.spell(ids)
     known = trace.pieces or []
     if (trace.token_ids or [])[: len(ids)] == ids and len(known) >= len(ids):
         return known
     return [f"‹{i}›" for i in ids]
 
 
-def groups(trace: Trace, *, queries: slice | Sequence[int] = slice(None), batch: int = 0) -> dict[Head, list[float]]:
+def groups(trace: Trace, *, queries: slice | Sequence[int] = slice(None), batch: int = 0) -> ByHead[list[float]]:
     """Mean weight on every group of keys over some queries, a list a head; `Observables(key_groups=…)` measures it."""
     check_sample(trace, batch)
-    found: dict[Head, list[float]] = {}
+    found: ByHead[list[float]] = ByHead()
     for call in trace.calls:
         rows = call.observation.group_weight[batch]  # (Hq, Tq, G)
         chosen = rows[:, queries if isinstance(queries, slice) else list(queries)].mean(1)
-        found |= dict(zip(call.addresses(), chosen.tolist(), strict=True))
+        found.update(zip(call.addresses(), chosen.tolist(), strict=True))
     return found
 
 
@@ -223,7 +226,8 @@ def to_pandas(trace: Trace, *, batch: int = 0) -> pandas.DataFrame:
         import pandas
     except ImportError as error:
         raise InputError("to_pandas: needs pandas, which is not installed; pip install pandas") from error
-    return pandas.DataFrame(table(trace, batch=batch)).set_index("head")
+    rows = table(trace, batch=batch)
+    return pandas.DataFrame(rows, columns=None if rows else ["head"]).set_index("head")
 
 
 def to_xarray(trace: Trace) -> xarray.Dataset:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Float
 from torch import Tensor
 
+from clearhead.addresses import ByHead, Head, no_such_head
 from clearhead.errors import InputError
 from clearhead.merging import ANOTHER_GRID, MAPS, join_queries
 from clearhead.observables import Observation
@@ -26,27 +26,18 @@ if TYPE_CHECKING:
     from clearhead.rollout import Rollout
     from clearhead.summary import Comparison, Looked
 
+__all__ = ["Call", "Head", "Tokens", "Trace", "check_sample"]
 
-class Head(NamedTuple):
-    """A head's address: layer and head, counted from 0, printed `L2H3`.
-
-    >>> str(Head(2, 3)), Head.parse("L2H3")
-    ('L2H3', Head(layer=2, head=3))
-    """
-
-    layer: int
-    head: int
-
-    def __str__(self) -> str:
-        return f"L{self.layer}H{self.head}"
-
-    @classmethod
-    def parse(cls, text: str) -> Head:
-        """Read an address such as `L2H3` (any case); raises `InputError` for anything else."""
-        found = re.fullmatch(r"[Ll](\d+)[Hh](\d+)", text.strip())
-        if found is None:
-            raise InputError(f"head {text!r}: expected an address such as L2H3 (layer 2, head 3, both counted from 0)")
-        return cls(int(found[1]), int(found[2]))
+ELSEWHERE = {
+    "attentions": 'weights are computed when asked for: trace.crop("L2H3"), all or any part of one head\'s, after watching '
+    'with keep="qk"; what was measured is trace[layer]',
+    "mean": "means over the queries stand in trace.table() and trace.to_pandas(), those of a layer in trace[layer].mean(name)",
+}
+ELSEWHERE |= dict.fromkeys(("weights", "attention", "patterns", "cache", "attention_weights"), ELSEWHERE["attentions"])
+ELSEWHERE |= dict.fromkeys(
+    ("entropy", "received", "top_keys", "top_weights"), "it is measured layer by layer: trace[layer]"
+)
+"""What people look for on a trace by habit, and where it is."""
 
 
 @dataclass(eq=False)
@@ -87,6 +78,9 @@ class Call:
         """Add the rows of a call that went on from this one's cache."""
         self._parts.append(later)
         self._joined = self._pattern = None
+
+    def __repr__(self) -> str:
+        return f"Call({self.name!r}, layer {self.layer}, {self.heads} heads, {self.rows} queries)"
 
     @property
     def observed(self) -> Tensor:
@@ -144,6 +138,8 @@ class Call:
 
     def row(self, token: int) -> int:
         """The row of a token, counted from the start of the text, or from the end if negative; `InputError` if it has none."""
+        if not isinstance(token, int):
+            raise InputError(f"token {token!r}: expected a position, counted from 0, or -1 for the last and so on")
         first = 0 if self.crosses else self.observation.offset
         end = first + self.rows
         at = token if token >= 0 else token + end
@@ -175,6 +171,8 @@ def _span(tokens: Tokens | None, first: int, count: int) -> Tensor | None:
 
 def check_sample(trace: Trace, batch: int) -> None:
     """Raise `InputError` for a sample of the batch that there is none of."""
+    if not trace.calls and batch:
+        raise InputError(f"batch {batch}: nothing was observed, the model made no attention call that could be seen")
     count = min((call.observed.shape[0] for call in trace.calls), default=1)
     if not 0 <= batch < count:
         raise InputError(f"batch {batch}: the run has {count} texts in a batch, 0 to {count - 1}")
@@ -183,14 +181,16 @@ def check_sample(trace: Trace, batch: int) -> None:
 class Trace:
     """The observations of all attention calls, in the order their layers were first met.
 
-    `token_ids` are those of the first sample that the model was given, as far as it was given any; set them, and `pieces`
-    (what each token reads as), for whoever shows the trace. So may be `model`, its name; `prompt`, from which position on the
+    `trace[3]` is what was measured in layer 3, `trace["L3H1"]` that of one head, `for seen in trace` that of every layer.
+    `token_ids` are those of the first sample that the model was given, as far as it was given any, and `pieces` what each reads
+    as, where `watch` was given a tokenizer; both can be set. So may be `model`, its name; `prompt`, from which position on the
     model wrote the tokens; and `key_groups`, a group's number for every token (−1: none) and the names of the groups.
     """
 
-    def __init__(self, calls: list[Call] | None = None) -> None:
+    def __init__(self, calls: list[Call] | None = None, spell: Callable[[list[int]], list[str]] | None = None) -> None:
         self.calls: list[Call] = [] if calls is None else calls
-        self.pieces: list[str] | None = None
+        self.spell = spell
+        self._pieces: list[str] | None = None
         self.model: str | None = None
         self.prompt: int | None = None
         self.key_groups: tuple[list[int], list[str]] | None = None
@@ -209,18 +209,36 @@ class Trace:
         self._token_ids = ids
 
     @property
+    def pieces(self) -> list[str] | None:
+        """What each token of the first sample reads as: as it was set, else as the tokenizer says; None where nobody knows.
+
+        Setting raises `InputError` for fewer than there are tokens.
+        """
+        if self._pieces is None and self.spell is not None and self.token_ids is not None:
+            return self.spell(self.token_ids)
+        return self._pieces
+
+    @pieces.setter
+    def pieces(self, pieces: Sequence[str] | None) -> None:
+        count = len(self.token_ids or [])
+        if pieces is not None and len(pieces) < count:
+            raise InputError(f"pieces: expected {count}, one a token, got {len(pieces)}")
+        self._pieces = None if pieces is None else [str(piece) for piece in pieces]
+
+    @property
     def runs(self) -> list[Trace]:
         """A trace for every text: forwards that did not go on from a cache are runs of their own."""
         numbers = sorted({call.run for call in self.calls})
         if len(numbers) < 2:
             return [self]
-        return [Trace([call for call in self.calls if call.run == n]) for n in numbers]
+        return [Trace([call for call in self.calls if call.run == n], self.spell) for n in numbers]
 
     @property
     def tokens(self) -> list[str]:
         """What each token reads as: `pieces` where they are known, else ids, else positions."""
-        if self.pieces is not None:
-            return self.pieces
+        pieces = self.pieces
+        if pieces is not None:
+            return pieces
         if self.token_ids is not None:
             return [f"‹{i}›" for i in self.token_ids]
         own = [call for call in self.calls if not call.crosses]
@@ -242,9 +260,42 @@ class Trace:
         """What was measured in a layer; raises `InputError` for a layer that was not observed."""
         return self.call(layer).observation
 
-    def __getitem__(self, layer: int) -> Observation:
-        """`trace[3]`: the same as `trace.observation(3)`."""
-        return self.observation(layer)
+    def __getitem__(self, which: int | str | Head) -> Observation:
+        """`trace[3]`: what was measured in a layer; `trace["L3H1"]`: in one head; `trace["model.layers.3"]`: in a module.
+
+        Raises `InputError` for what was not observed.
+        """
+        if isinstance(which, int):
+            return self.observation(which)
+        named = [call for call in self.calls if call.name == which]
+        if named:
+            return named[0].observation
+        head = self.check(Head.parse(which) if isinstance(which, str) else Head(*which))
+        call = self.call(head.layer)
+        return call.observation[:, call.index(head)]
+
+    def __iter__(self) -> Iterator[Observation]:
+        return (call.observation for call in self.calls)
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def __bool__(self) -> bool:
+        return True
+
+    if not TYPE_CHECKING:  # so that a wrong name is still found before it runs
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # says itself why it is not there
+            where = ELSEWHERE.get(name)
+            raise AttributeError(f"a trace has no {name!r}" + ("" if where is None else f": {where}"))
+
+    def roles(self, *, batch: int = 0) -> ByHead[str]:
+        """The heads that earn a role on this text, and which; scores are in `table` and `clearhead.roles.roles`."""
+        return ByHead(
+            {Head.parse(row["head"]): row["role"] for row in self.table(batch=batch) if row["role"] is not None}
+        )
 
     def table(self, *, batch: int = 0) -> list[dict[str, Any]]:
         """A row a head: address, module, the role it earns on this text with its score and null, and means over the queries."""
@@ -252,16 +303,17 @@ class Trace:
 
         return summary.table(self, batch=batch)
 
-    def top(self, token: int, *, k: int = 3, batch: int = 0) -> dict[Head, list[Looked]]:
+    def top(self, token: int = -1, *, k: int = 3, batch: int = 0) -> ByHead[list[Looked]]:
         """What one token looks at most through every head: (key, piece, weight) of the k keys with the largest weights.
 
         `token` counts from the start of the text, or from the end if negative. Raises `InputError` if there is none such.
+        `trace.top(5)["L2H1"]` is one head's.
         """
         from clearhead import summary
 
         return summary.top(self, token, k=k, batch=batch)
 
-    def groups(self, *, queries: slice | Sequence[int] = slice(None), batch: int = 0) -> dict[Head, list[float]]:
+    def groups(self, *, queries: slice | Sequence[int] = slice(None), batch: int = 0) -> ByHead[list[float]]:
         """Mean weight on every group of keys over some queries, a list a head. Needs `Observables(key_groups=…)`."""
         from clearhead import summary
 
@@ -308,7 +360,7 @@ class Trace:
     def pattern(self, head: Head | str, *, batch: int = 0) -> Pattern:
         """One head's weights, never formed: any part of them can be asked for. Raises `InputError` where they were not kept."""
         check_sample(self, batch)
-        head = self.check(Head.parse(head) if isinstance(head, str) else head)
+        head = self.check(Head.parse(head) if isinstance(head, str) else Head(*head))
         call = self.call(head.layer)
         pattern = call.pattern
         if pattern is None:
@@ -318,9 +370,18 @@ class Trace:
         return pattern.head(call.index(head), batch)
 
     def crop(
-        self, head: Head | str, queries: slice, keys: slice, *, batch: int = 0, what: str = "weight"
+        self,
+        head: Head | str,
+        queries: slice | int = slice(None),
+        keys: slice | int = slice(None),
+        *,
+        batch: int = 0,
+        what: str = "weight",
     ) -> Float[Tensor, "rows columns"]:
-        """A rectangle of one head's weights, exact: queries down, keys across. `what`: "weight", "logit" or "contribution"."""
+        """A rectangle of one head's weights, exact: queries down, keys across; all T×T of them unless told which.
+
+        A number is one query or key, whose dimension stays. `what`: "weight", "logit" or "contribution".
+        """
         return self.pattern(head, batch=batch).crop(queries, keys, what=what)[0, 0]
 
     def tile(
@@ -354,11 +415,7 @@ class Trace:
         """The same head, if it was observed; raises `InputError` with the valid range otherwise."""
         heads = self.heads()
         if head not in heads:
-            if not heads:
-                raise InputError(
-                    f"head {head}: nothing was observed, the model made no attention call that could be seen"
-                )
-            raise InputError(f"head {head}: no such head; there are {len(heads)}, from {heads[0]} to {heads[-1]}")
+            raise InputError(no_such_head(head, heads))
         return head
 
     def _repr_mimebundle_(self, **given: Any) -> dict[str, Any]:

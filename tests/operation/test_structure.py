@@ -40,7 +40,7 @@ MAY_IMPORT = {
 # Between attention and what shows things to people.
 MIDDLE = (
     "accelerate", "nn", "watch", "trace", "summary", "tracefile", "whole", "inline", "check", "roles", "ladder", "pyramid",
-    "pattern", "rollout", "estimate", "keeping", "settling", "distributed",
+    "addresses", "tokens", "pattern", "rollout", "estimate", "keeping", "settling", "distributed",
 )  # fmt: skip
 UPPER = ("models", "survey", "viewer", "lesson")
 MIDDLE_MAY = (*MAY_IMPORT, *MIDDLE)

@@ -14,7 +14,7 @@ from clearhead.ladder import multi_head, single_head
 from clearhead.ladder.example import Projected, projected, sequence
 from clearhead.ladder.rung4_single_head import SingleHead
 from clearhead.ladder.rung5_multi_head import MultiHead
-from clearhead.models.tokens import visible
+from clearhead.tokens import visible
 
 MOST = 64  # tokens, and numbers a token: more numbers than this nobody reads
 HEADS, KV_HEADS = 4, 2  # from rung 5 on

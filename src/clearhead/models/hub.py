@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import nn
 
 from clearhead.errors import InputError
 from clearhead.models.model import Model, Part
-from clearhead.models.tokens import ALPHABET, pieces, token_bytes
+from clearhead.tokens import Spelling
 
 MARK = "\ue000"  # a character of private use, where a chat template is to be cut
 REFUSED = "system: the chat template of {} takes no system prompt; put it in front of the question"
@@ -68,31 +67,11 @@ class HubModel(Model):
 
     def pieces(self, ids: list[int]) -> list[str]:  # noqa: D102
         self.check(ids)
-        names = self.tokenizer.convert_ids_to_tokens(ids)
-        written = [
-            f"‹{i}›" if name is None else name if i in self.special else self._bytes(name, first=n == 0)
-            for n, (i, name) in enumerate(zip(ids, names, strict=True))
-        ]
-        return pieces(written)
+        return self._spelling(ids)
 
     @functools.cached_property
-    def _kind(self) -> str:
-        """How the vocabulary spells: in "bytes" (GPT-2's alphabet), "pieces" (▁ is a space, <0x0A> a byte) or "words" (##)."""
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        told = {} if backend is None else json.loads(backend.to_str())
-        spelled = json.dumps(told.get("decoder"))
-        words = "WordPiece" in spelled or (told.get("model") or {}).get("type") == "WordLevel"
-        return "bytes" if "ByteLevel" in spelled else "words" if words else "pieces"
-
-    def _bytes(self, name: str, *, first: bool) -> bytes:
-        if self._kind == "bytes" and all(c in ALPHABET for c in name):
-            return token_bytes(name)
-        if self._kind == "words":
-            return name[2:].encode() if name.startswith("##") else (name if first else " " + name).encode()
-        if len(name) == 6 and name.startswith("<0x") and name.endswith(">"):
-            with contextlib.suppress(ValueError):
-                return bytes([int(name[3:5], 16)])
-        return name.replace("▁", " ").encode("utf-8", "replace")
+    def _spelling(self) -> Spelling:
+        return Spelling(self.tokenizer)
 
     def read(self, ids: list[int]) -> None:  # noqa: D102
         options: dict[str, Any] = {"use_cache": False, "logits_to_keep": 1} if self.writes else {}
@@ -151,9 +130,7 @@ def load_hub(name: str, where: Path | str, dtype: torch.dtype | None, *, trust_r
         )
     network = network.eval().requires_grad_(requires_grad=False)
     writes = auto is hf.AutoModelForCausalLM
-    special = set(tokenizer.all_special_ids)
-    special |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return HubModel(name, network, tokenizer, *_around(tokenizer), special, writes)
+    return HubModel(name, network, tokenizer, *_around(tokenizer), Spelling(tokenizer).special, writes)
 
 
 def _check_reads_one_text(name: str, config: Any) -> None:

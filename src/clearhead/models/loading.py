@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from clearhead.errors import InputError
 from clearhead.models.model import Model
 from clearhead.models.own import FILES, OwnModel, load_own
-from clearhead.models.tokens import readable
+from clearhead.tokens import readable
 
 if TYPE_CHECKING:
     import torch

@@ -60,7 +60,7 @@ class Model(ABC):
 
     @abstractmethod
     def pieces(self, ids: list[int]) -> list[str]:
-        """What each token reads as, one string a token; see `clearhead.models.tokens`.
+        """What each token reads as, one string a token; see `clearhead.tokens`.
 
         Raises `InputError` for an id the vocabulary lacks.
         """

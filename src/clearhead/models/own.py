@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 from clearhead.errors import InputError
 from clearhead.models.model import Model
-from clearhead.models.tokens import pieces, token_bytes
 from clearhead.models.transformer import Config, Transformer
+from clearhead.tokens import pieces, token_bytes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

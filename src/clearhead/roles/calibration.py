@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from clearhead.addresses import ByHead, Head
 from clearhead.errors import ArgumentError, message
 from clearhead.observables import Observables, Observation
 from clearhead.roles.scores import MEASURES, Means, Text, judged, mean_over, text_of
-from clearhead.trace import Head
 from clearhead.watch import watch
 
 
@@ -27,15 +27,15 @@ class Calibrated(NamedTuple):
 
 
 def calibrate(
-    network: nn.Module,
-    vocabulary: int,
+    network: Any,
+    vocabulary: int | None = None,
     *,
     period: int = 50,
     seeds: int = 4,
     bos: int | None = None,
     around: tuple[Sequence[int], Sequence[int]] = ((), ()),
     avoid: Collection[int] = (),
-) -> dict[Head, dict[str, Calibrated]]:
+) -> ByHead[dict[str, Calibrated]]:
     """Every role's score on repeated random tokens: mean and standard error over seeds, beside the null.
 
     Each text is `period` random tokens, twice (after `bos`, if the model starts its texts with one). Previous-token,
@@ -45,8 +45,9 @@ def calibrate(
     mean of p_{i, i − period} over the same queries. Layers whose window is shorter than that cannot show them: NaN.
 
     Arguments:
-        network: takes integer ids (1, T).
-        vocabulary: how many tokens to draw from.
+        network: an `nn.Module` that takes integer ids (1, T); or a model that `clearhead.models.load` gave, which says by
+            itself how many tokens it has, which are special, and what stands around every text.
+        vocabulary: how many tokens to draw from; default what a Hugging Face model's own configuration says.
         period: length of the random text before it repeats.
         seeds: how many texts.
         bos: the token every text starts with, if the model has one.
@@ -56,6 +57,12 @@ def calibrate(
     Time: `seeds` forward passes of 2 · period tokens. Raises `ArgumentError` for sizes too small to mean anything, and
     for a model that does not read one text of token ids.
     """
+    if not isinstance(network, nn.Module) and isinstance(getattr(network, "network", None), nn.Module):
+        around = around if any(around) or bos is not None else (network.before, network.after)
+        avoid, vocabulary = avoid or network.special, vocabulary or network.vocabulary
+        network = network.network
+    if vocabulary is None:
+        vocabulary = _vocabulary(network)
     for name, value, least in (("vocabulary", vocabulary, 2), ("period", period, 2), ("seeds", seeds, 2)):
         if value < least:
             raise ArgumentError(
@@ -67,7 +74,8 @@ def calibrate(
     before = torch.tensor([*around[0], *([] if bos is None else [bos])], dtype=torch.int64)
     after = torch.tensor(list(around[1]), dtype=torch.int64)
     device = next((p.device for p in network.parameters()), torch.device("cpu"))
-    allowed = torch.tensor([i for i in range(vocabulary) if i not in set(avoid)])
+    avoided = set(avoid)
+    allowed = torch.tensor([i for i in range(vocabulary) if i not in avoided])
     measured: dict[Head, dict[str, list[_Score]]] = {}
     for seed in range(seeds):
         generator = torch.Generator().manual_seed(seed)
@@ -76,7 +84,24 @@ def calibrate(
         for head, scores in _repeated(network, ids, len(before), period).items():
             for role, score in scores.items():
                 measured.setdefault(head, {}).setdefault(role, []).append(score)
-    return {head: {role: _over_seeds(role, s) for role, s in found.items()} for head, found in measured.items()}
+    return ByHead({h: {role: _over_seeds(role, s) for role, s in found.items()} for h, found in measured.items()})
+
+
+def _vocabulary(network: nn.Module) -> int:
+    """How many tokens a Hugging Face model says it knows."""
+    config: Any = getattr(network, "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    known = getattr(config, "vocab_size", None)
+    if not isinstance(known, int):
+        raise ArgumentError(
+            message(
+                "vocabulary",
+                expected="how many tokens the model knows",
+                got=f"nothing, and {type(network).__name__} does not say",
+                remedy="Say it: calibrate(model, 50257).",
+            )
+        )
+    return known
 
 
 def _check_reads_ids(network: nn.Module) -> None:

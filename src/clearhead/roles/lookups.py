@@ -6,12 +6,13 @@ from typing import NamedTuple
 
 import torch
 
+from clearhead.addresses import ByHead
 from clearhead.errors import ArgumentError, message
 from clearhead.roles.scores import judged, visible_keys
-from clearhead.trace import Head, Trace, check_sample
+from clearhead.trace import Trace, check_sample
 
 
-def looked_up(trace: Trace, written: range, *, sample: int = 0) -> dict[Head, list[int]]:
+def looked_up(trace: Trace, written: range, *, sample: int = 0) -> ByHead[list[int]]:
     """Where each head looked up the tokens that were written: for every one of them a key's position, or −1.
 
     The query that writes a token stands one before it. A head looks the token up when the key which that query attends to most
@@ -26,7 +27,7 @@ def looked_up(trace: Trace, written: range, *, sample: int = 0) -> dict[Head, li
     Raises `ArgumentError` where token ids are not known, or nothing was written. Of several texts the first is taken.
     """
     check_sample(trace, sample)
-    found: dict[Head, list[int]] = {}
+    found: ByHead[list[int]] = ByHead()
     for call in trace.calls:
         ids = call.key_ids
         if call.crosses or call.run != trace.calls[0].run:
@@ -44,7 +45,7 @@ def looked_up(trace: Trace, written: range, *, sample: int = 0) -> dict[Head, li
         at = torch.arange(written.start, written.stop)
         keys = call.observation.top_keys[sample, :, at - 1 - call.observation.offset, 0].cpu()  # (Hq, written)
         copies = torch.where((keys >= 0) & (text[keys.clamp(min=0)] == text[at]), keys, -1)
-        found |= dict(zip(call.addresses(), copies.tolist(), strict=True))
+        found.update(zip(call.addresses(), copies.tolist(), strict=True))
     return found
 
 
@@ -56,7 +57,7 @@ class Retrieval(NamedTuple):
     labelled: bool
 
 
-def retrieval(trace: Trace, needle: range, written: range, *, sample: int = 0) -> dict[Head, Retrieval]:
+def retrieval(trace: Trace, needle: range, written: range, *, sample: int = 0) -> ByHead[Retrieval]:
     """Which heads copy: over the tokens that were written, how often the key that the writing query attends to most lies in
     the needle and is the token it wrote (Wu et al. 2024, arXiv 2404.15574).
 
@@ -70,7 +71,7 @@ def retrieval(trace: Trace, needle: range, written: range, *, sample: int = 0) -
     Raises `ArgumentError` as `looked_up` does.
     """
     places = looked_up(trace, written, sample=sample)
-    found: dict[Head, Retrieval] = {}
+    found: ByHead[Retrieval] = ByHead()
     for call in trace.calls:
         ids = call.key_ids
         if ids is None or call.crosses or call.run != trace.calls[0].run:

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from clearhead.addresses import ByHead
 from clearhead.observables import Observation
-from clearhead.trace import Head, Trace, check_sample
+from clearhead.trace import Trace, check_sample
 
 THRESHOLD = 0.3
 NEAR = 8  # tokens: itself and the seven beside it, the first four bins of the distance histogram
@@ -130,7 +131,7 @@ ROLES = tuple(MEASURES)
 """Names of all roles, in the order scores are given."""
 
 
-def roles(trace: Trace, *, sample: int = 0) -> dict[Head, list[RoleScore]]:
+def roles(trace: Trace, *, sample: int = 0) -> ByHead[list[RoleScore]]:
     """Every role's score for every head of a trace, on the text it ran on.
 
     - previous-token: mean weight on the position before; first-token (a sink): on key 0; self: on the query's own position.
@@ -144,7 +145,7 @@ def roles(trace: Trace, *, sample: int = 0) -> dict[Head, list[RoleScore]]:
     repeated token) scores NaN and is never labelled. Of a trace of several texts the first is taken: see `Trace.runs`.
     """
     check_sample(trace, sample)
-    found: dict[Head, list[RoleScore]] = {}
+    found: ByHead[list[RoleScore]] = ByHead()
     for call in trace.calls:
         if call.run != trace.calls[0].run:
             continue
@@ -161,7 +162,7 @@ def roles(trace: Trace, *, sample: int = 0) -> dict[Head, list[RoleScore]]:
             means = role.of(observation, text, sample)
             for h, score in enumerate(means.score.tolist()):
                 scores[h].append(judged(name, score, means.null))
-        found |= dict(zip(call.addresses(), scores, strict=True))
+        found.update(zip(call.addresses(), scores, strict=True))
     return found
 
 

@@ -17,11 +17,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.models.tokens import readable, visible
 from clearhead.pattern import Pattern
 from clearhead.pyramid import TILE
 from clearhead.roles import RoleScore, label, looked_up, roles
 from clearhead.roles.scores import visible_keys
+from clearhead.tokens import readable, visible
 from clearhead.trace import Call, Head, Trace
 from clearhead.viewer.packed import Answer, number, numbers, roots
 from clearhead.viewer.quantities import QUANTITIES, of_heads, quantity, uniform_histogram
@@ -284,6 +284,8 @@ class Shown:
             return [visible(piece) for piece in known]
         ids = next((call.query_ids for call in self.trace.calls if call.query_ids is not None), None)
         if ids is not None and self.sample < len(ids) and ids.shape[1] == longest:
+            if self.trace.spell is not None:
+                return [visible(piece) for piece in self.trace.spell(ids[self.sample].tolist())]
             return [f"#{i}" for i in ids[self.sample].tolist()]
         return [f"[{n}]" for n in range(longest)]
 

@@ -11,10 +11,10 @@ import numpy as np
 from jaxtyping import Float64, Shaped
 
 from clearhead.errors import InputError
-from clearhead.models.tokens import readable
 from clearhead.survey import Survey, compare
 from clearhead.survey.measure import QUANTITIES
 from clearhead.survey.results import QUANTILES
+from clearhead.tokens import readable
 from clearhead.trace import Head
 from clearhead.viewer.packed import Answer, number, roots
 from clearhead.viewer.questions import Answering, below

@@ -43,7 +43,7 @@ class View:
 
     @property
     def pieces(self) -> list[str]:
-        """What each token reads as, with nothing in it that a terminal would obey (`clearhead.models.tokens`)."""
+        """What each token reads as, with nothing in it that a terminal would obey (`clearhead.tokens`)."""
         return self.trace.pieces or []
 
     @property

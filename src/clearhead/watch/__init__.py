@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -17,6 +17,7 @@ from clearhead.errors import ArgumentError, NothingSeenWarning, message
 from clearhead.masks import Mask
 from clearhead.observables import Observables
 from clearhead.trace import Head, Trace
+from clearhead.watch import arguments
 from clearhead.watch.modules import ModulePath
 from clearhead.watch.multihead import SlowPaths
 from clearhead.watch.ranks import Ranks
@@ -29,10 +30,11 @@ __all__ = ["watch"]
 
 @contextmanager
 def watch(
-    model: nn.Module | None = None,
+    model: nn.Module | Any = None,
     *,
+    tokenizer: Any = None,
     observables: Observables | None = None,
-    layers: Collection[int] | None = None,
+    layers: Collection[int] | int | None = None,
     heads: Collection[int | str | Head] | None = None,
     keep: str | None = None,
     keep_in: str | Path | None = None,
@@ -52,7 +54,9 @@ def watch(
 
     Arguments:
         model: whose modules give the calls their names; without it calls have no name. The model is not changed: hooks are
-            removed when the block ends, also by an exception.
+            removed when the block ends, also by an exception. What `clearhead.models.load` gives is watched as its network.
+        tokenizer: by which the trace says what each token reads as: one of transformers. A model that
+            `clearhead.models.load` gave brings its own.
         observables: what to measure; default `Observables()`, and what the tokens that the model was given add to it.
         layers: numbers of the layers to observe, counted from 0 in the order they are first met; the others run unseen.
             Default all.
@@ -76,11 +80,13 @@ def watch(
 
     Raises:
         ArgumentError: a mesh without the mask of the whole, or with `keep`; inside another `watch` of the same thread;
-            a model that `torch.compile` has compiled; heads, keep or keep_in that mean nothing; inside the block, beam search,
-            assisted decoding, and layers whose caches hold different numbers of tokens.
+            a model that is none, or that `torch.compile` has compiled; a tokenizer, observables, layers, heads, keep or keep_in
+            that mean nothing; inside the block, beam search, assisted decoding, and layers whose caches hold different numbers
+            of tokens.
 
     Warns:
-        NothingSeenWarning: the model ran and no attention call was seen, with what is known of why.
+        NothingSeenWarning: the model ran and no attention call was seen, with what is known of why; or none of the layers or
+            heads that were asked for.
 
     A model that generates calls itself once a token: the rows of those calls are put on one grid, behind the prompt's,
     whichever cache it uses. A forward that does not go on from a cache reads another text: `trace.runs` has them apart. Beam
@@ -99,17 +105,23 @@ def watch(
                 remedy="Leave the outer block first, or read both from one trace.",
             )
         )
-    _check_eager(model)
-    where = ModulePath(model)
-    measured = Observables() if observables is None else observables
-    wanted = Wanted(measured, layers, _addresses(heads), keep, _folder(keep, keep_in))
+    network, name, spell = arguments.read(model, tokenizer)
+    where = ModulePath(network)
+    wanted = Wanted(
+        arguments.observables(observables),
+        arguments.layers(layers),
+        arguments.addresses(heads),
+        keep,
+        arguments.folder(keep, keep_in),
+    )
     recorder = Recorder(where, wanted, mask, None if mesh is None else _ranks(mesh, placement, mask, keep))
+    recorder.trace.spell, recorder.trace.model = spell, name
     token = observer.set(recorder)
     try:
         with ExitStack() as stack:
             stack.enter_context(where)
             stack.enter_context(SlowPaths())
-            apart = stack.enter_context(switched(model if registry else None))
+            apart = stack.enter_context(switched(network if registry else None))
             stack.enter_context(Door(recorder.see, recorder.beside, recorder.missed))
             yield recorder.trace
     finally:
@@ -118,6 +130,8 @@ def watch(
     silent = [each for each in apart if not any(name.startswith(each.split(":")[0]) for name, _ in recorder.numbers)]
     if where.passes and (silent or not recorder.numbers):
         warnings.warn(_nothing(recorder, silent), NothingSeenWarning, stacklevel=3)
+    elif missing := recorder.not_met():
+        warnings.warn(f"watch: {missing}", NothingSeenWarning, stacklevel=3)
 
 
 def _ranks(mesh: DeviceMesh, placement: Placement, mask: Mask | None, keep: str | None) -> Ranks:
@@ -141,65 +155,6 @@ def _ranks(mesh: DeviceMesh, placement: Placement, mask: Mask | None, keep: str 
             )
         )
     return Ranks(mesh, placement, mask)
-
-
-def _addresses(heads: Collection[int | str | Head] | None) -> list[int | Head] | None:
-    """Heads as numbers and addresses."""
-    if heads is None:
-        return None
-    for head in heads:
-        if not isinstance(head, int | str | Head) or (isinstance(head, int) and head < 0) or isinstance(heads, str):
-            raise ArgumentError(
-                message(
-                    "heads",
-                    expected='a list of addresses such as "L2H3", or of head numbers from 0 on',
-                    got=repr(heads if isinstance(heads, str) else head),
-                    remedy='Write heads=["L2H3", "L4H0"].',
-                )
-            )
-    return [Head.parse(head) if isinstance(head, str) else head for head in heads]
-
-
-def _folder(keep: str | None, keep_in: str | Path | None) -> Path | None:
-    """Where to keep what is kept, checked before anything runs."""
-    if keep not in (None, "qk", "qkv"):
-        raise ArgumentError(
-            message(
-                "keep",
-                expected='"qk", "qkv" or None',
-                got=repr(keep),
-                remedy='Use keep="qk" to look closer afterwards.',
-            )
-        )
-    if keep_in is None:
-        return None
-    folder = Path(keep_in)
-    if keep is None or not folder.is_dir() or not os.access(folder, os.W_OK):
-        why = "nothing to keep there, since keep is None" if keep is None else f"{str(folder)!r}"
-        raise ArgumentError(
-            message(
-                "keep_in",
-                expected="a folder that can be written to, and keep",
-                got=why,
-                remedy='Make the folder, and write keep="qk".',
-            )
-        )
-    return folder
-
-
-def _check_eager(model: nn.Module | None) -> None:
-    """A compiled graph computes what nobody sees."""
-    for name, module in () if model is None else model.named_modules():
-        if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:
-            where = f"its module {name!r}" if name else "it"
-            raise ArgumentError(
-                message(
-                    "model",
-                    expected="a model that runs as it was written",
-                    got=f"one of which torch.compile has compiled {where}",
-                    remedy="Watch the model before compiling it; model._orig_mod is what torch.compile(model) was made from.",
-                )
-            )
 
 
 def _nothing(recorder: Recorder, silent: list[str]) -> str:

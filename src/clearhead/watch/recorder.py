@@ -75,6 +75,7 @@ class Recorder:
         self.where, self.wanted = where, wanted
         self.numbers: dict[tuple[str, int], int] = {}  # layer of each module's nth call in a pass
         self.current: dict[int, Call] = {}  # by layer, of this run
+        self.sizes: dict[int, int] = {}  # heads of each layer that was observed
         self.readers: dict[str, Tokens] = {}  # of this run: the tokens that modules were given
         self.passing = _Pass(-1)
         self.run = 0
@@ -123,6 +124,24 @@ class Recorder:
         """The call under the mask that all calls were given."""
         return call if self.mask is None else call.within(self.mask)
 
+    def not_met(self) -> str | None:
+        """What was asked for and is not there, in words."""
+        if not self.numbers or self.where.passes == 0:
+            return None
+        count = len(self.numbers)
+        met = f"the model made {count} attention calls, layers 0 to {count - 1}"
+        layers = [str(layer) for layer in self.wanted.layers or () if layer >= count]
+        if layers:
+            return f"layers {', '.join(layers)} were not met; {met}"
+        seen = {head for call in self.trace.calls for head in call.addresses()}
+        heads = [h for h in self.wanted.heads or () if (h not in seen if isinstance(h, Head) else not _any(h, seen))]
+        if not heads:
+            return None
+        sizes = sorted(set(self.sizes.values()))
+        return f"heads {', '.join(map(str, heads))} were not met; {met}" + (
+            f", with {' or '.join(map(str, sizes))} heads" if sizes else ""
+        )
+
     def padding(self, B: int, Tq: int) -> Tensor | None:
         """Padding queries of the stream that reads, as its self-attention in this pass has told; for its cross-attention."""
         known = self.passing.padding if self.where.passes == self.passing.number else None
@@ -159,6 +178,8 @@ class Recorder:
         first = place.first_key + Tk - Tq
         self._begin(layer, first, B, crosses)
         before = self.current.get(layer)
+        if before is not None and Tq == 1 and self.run == 0 and not crosses and self.trace.prompt is None:
+            self.trace.prompt = first  # what comes one by one behind a text is being written
         if before is not None and not crosses and before.end != first:
             raise ArgumentError(
                 message(
@@ -176,6 +197,7 @@ class Recorder:
         if not crosses:
             self.passing.padding = call.mask.padded(Sizes(B, Tq, Tk, call.problem.query.device))
         numbers = self.wanted.numbers(layer, Hq)
+        self.sizes[layer] = Hq
         if self.wanted.observables.rows and "rows" not in seen.values:
             none = seen.lse.new_zeros(B, Hq, 0, Tk)
             seen = dataclasses.replace(seen, values={**seen.values, "rows": none})
@@ -214,6 +236,7 @@ class Recorder:
             wanted = dataclasses.replace(wanted, token_ids=tokens.ids)
         output, seen = ranks.observe(call, wanted)
         numbers = self.wanted.numbers(layer, Hq)
+        self.sizes[layer] = Hq
         self.latest = _kept(seen, numbers)
         chosen = None if numbers is None else tuple(numbers)
         self.current[layer] = Call(self.where.name, layer, self.latest, self.run, False, chosen, tokens, tokens)
@@ -275,6 +298,10 @@ class Recorder:
         """Another stream's tokens, as many as there are keys."""
         others = [x for x in self.readers.values() if x is not tokens and x.ids.shape[1] == T]
         return others[-1] if others else None
+
+
+def _any(number: int, heads: set[Head]) -> bool:
+    return any(head.head == number for head in heads)
 
 
 def _fitted(groups: Tensor, first_key: int, Tk: int) -> Tensor:

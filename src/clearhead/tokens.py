@@ -7,8 +7,14 @@ whole characters; the first of such a group shows them, the others show `…`.
 from __future__ import annotations
 
 import codecs
+import contextlib
+import functools
+import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from clearhead.errors import ArgumentError, message
 
 VISIBLE = {" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍"}
 JOINED = "…"  # a token whose character is shown by a token before it
@@ -94,6 +100,65 @@ def _broken(start: bytes) -> bool:
     except UnicodeDecodeError as error:
         return error.reason != "unexpected end of data"
     return False
+
+
+class Spelling:
+    """What the tokens of a tokenizer of transformers read as, byte-level, SentencePiece or WordPiece."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.special = set(tokenizer.all_special_ids)
+        self.special |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+
+    def __call__(self, ids: list[int]) -> list[str]:
+        """One piece a token; an id that the vocabulary lacks as a number."""
+        known = len(self.tokenizer)
+        names = [self.tokenizer.convert_ids_to_tokens(i) if 0 <= i < known else None for i in ids]
+        return pieces(
+            [
+                f"‹{i}›" if name is None else name if i in self.special else self._bytes(name, first=n == 0)
+                for n, (i, name) in enumerate(zip(ids, names, strict=True))
+            ]
+        )
+
+    @functools.cached_property
+    def _kind(self) -> str:
+        """How the vocabulary spells: in "bytes" (GPT-2's alphabet), "pieces" (▁ is a space, <0x0A> a byte) or "words" (##)."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        told = {} if backend is None else json.loads(backend.to_str())
+        spelled = json.dumps(told.get("decoder"))
+        words = "WordPiece" in spelled or (told.get("model") or {}).get("type") == "WordLevel"
+        return "bytes" if "ByteLevel" in spelled else "words" if words else "pieces"
+
+    def _bytes(self, name: str, *, first: bool) -> bytes:
+        if self._kind == "bytes" and all(c in ALPHABET for c in name):
+            return token_bytes(name)
+        if self._kind == "words":
+            return name[2:].encode() if name.startswith("##") else (name if first else " " + name).encode()
+        if len(name) == 6 and name.startswith("<0x") and name.endswith(">"):
+            with contextlib.suppress(ValueError):
+                return bytes([int(name[3:5], 16)])
+        return name.replace("▁", " ").encode("utf-8", "replace")
+
+
+def speller(tokenizer: Any) -> Callable[[list[int]], list[str]]:
+    """What turns token ids into what they read as: a tokenizer of transformers, or a model of `clearhead.models`.
+
+    Raises `ArgumentError` for anything else.
+    """
+    if callable(getattr(tokenizer, "pieces", None)):
+        found: Callable[[list[int]], list[str]] = tokenizer.pieces
+        return found
+    if hasattr(tokenizer, "convert_ids_to_tokens") and hasattr(tokenizer, "added_tokens_decoder"):
+        return Spelling(tokenizer)
+    raise ArgumentError(
+        message(
+            "tokenizer",
+            expected="a tokenizer of transformers, or a model that clearhead.models.load gave",
+            got=f"{type(tokenizer).__name__}",
+            remedy="Pass what AutoTokenizer.from_pretrained gave, or set trace.pieces afterwards, a string a token.",
+        )
+    )
 
 
 def patches(rows: int, columns: int, *, before: Sequence[str] = ("picture",)) -> list[str]:

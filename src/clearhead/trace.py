@@ -260,7 +260,7 @@ class Trace:
         """What was measured in a layer; raises `InputError` for a layer that was not observed."""
         return self.call(layer).observation
 
-    def __getitem__(self, which: int | str | Head) -> Observation:
+    def __getitem__(self, which: int | str | tuple[int, int]) -> Observation:
         """`trace[3]`: what was measured in a layer; `trace["L3H1"]`: in one head; `trace["model.layers.3"]`: in a module.
 
         Raises `InputError` for what was not observed.
@@ -357,7 +357,7 @@ class Trace:
 
         return tracefile.load(Path(path))
 
-    def pattern(self, head: Head | str, *, batch: int = 0) -> Pattern:
+    def pattern(self, head: Head | str | tuple[int, int], *, batch: int = 0) -> Pattern:
         """One head's weights, never formed: any part of them can be asked for. Raises `InputError` where they were not kept."""
         check_sample(self, batch)
         head = self.check(Head.parse(head) if isinstance(head, str) else Head(*head))
@@ -371,7 +371,7 @@ class Trace:
 
     def crop(
         self,
-        head: Head | str,
+        head: Head | str | tuple[int, int],
         queries: slice | int = slice(None),
         keys: slice | int = slice(None),
         *,
@@ -385,7 +385,7 @@ class Trace:
         return self.pattern(head, batch=batch).crop(queries, keys, what=what)[0, 0]
 
     def tile(
-        self, head: Head | str, level: int, x: int, y: int, *, pool: str = "mean", batch: int = 0
+        self, head: Head | str | tuple[int, int], level: int, x: int, y: int, *, pool: str = "mean", batch: int = 0
     ) -> Float[Tensor, "rows columns"]:
         """One tile of a head's zoom pyramid; see `Pattern.tile`."""
         return self.pattern(head, batch=batch).tile(level, x, y, pool=pool)[0, 0]

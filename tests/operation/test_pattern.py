@@ -508,11 +508,13 @@ WRONG: dict[str, tuple[Callable[[Pattern], object], str]] = {
     ),
     "queries": (
         lambda p: p.crop(slice(0, 301), EVERYTHING),
-        "queries: expected a slice without a step or one position, within Tq = 300, got slice(0, 301, None). Ends count from 0 to 300",
+        "queries: expected a slice without a step or one position, within Tq = 300, got slice(0, 301, None). "
+        "Ends count from 0 to 300",
     ),
     "keys": (
         lambda p: p.crop(EVERYTHING, slice(-401, None)),
-        "keys: expected a slice without a step or one position, within Tk = 400, got slice(-401, None, None). Ends count from 0 to 400",
+        "keys: expected a slice without a step or one position, within Tk = 400, got slice(-401, None, None). "
+        "Ends count from 0 to 400",
     ),
     "step": (
         lambda p: p.crop(EVERYTHING, slice(0, 9, 2)),

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import statistics
-import subprocess
 import sys
 import time
+
+import ranks
 
 CASES = [(scheme, placement) for scheme in ("heads", "gather") for placement in ("contiguous", "zigzag")]
 
@@ -61,27 +61,18 @@ def main() -> None:
     parser.add_argument("--kv-heads", type=int, default=4)
     parser.add_argument("--ranks", default="1,2")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if "RANK" in os.environ:
+    if options.worker:
         measure(options.T, options.heads, options.kv_heads, options.repeats)
         return
     found: dict[str, dict[int, float]] = {}
     counts = [int(n) for n in options.ranks.split(",")]
-    for ranks in counts:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        own = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-        words = [sys.executable, *sys.argv]
-        running = []
-        for rank in range(ranks):
-            env = os.environ | own | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            running.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True))
-        told = [process.communicate()[0] for process in running]
-        assert all(process.returncode == 0 for process in running)
+    for count in counts:
+        told = ranks.run(count, [*sys.argv, "--worker"])
         for line in told[0].splitlines():
             name, seconds = line.rsplit(" ", 1)
-            found.setdefault(name, {})[ranks] = float(seconds)
+            found.setdefault(name, {})[count] = float(seconds)
     shape = f"T={options.T}, {options.heads} heads on {options.kv_heads} key heads of 64, float32, causal"
     print(f"{shape}; ranks of one thread each, on {os.cpu_count()} cores\n")
     print("| call | scheme | placement | " + " | ".join(f"{n} ranks" for n in counts) + " | speed-up |")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 
@@ -31,7 +30,7 @@ def main() -> None:
     parser.add_argument("--T", type=int, default=16384)
     parser.add_argument("--heads", type=int, default=4)
     options = parser.parse_args()
-    unit = 1024 if resource.getpagesize() and sys.platform != "darwin" else 1
+    unit = 1 if sys.platform == "darwin" else 1024  # what the peak is counted in
     square = options.heads * options.T**2 * 4
     print(f"T={options.T}, {options.heads} heads of 64, float32; T×T weights alone would take {square / 1e6:.0f} MB\n")
     for name, call in CALLS.items():

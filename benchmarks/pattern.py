@@ -13,6 +13,7 @@ from statistics import median
 import torch
 
 from clearhead import Causal, Observables, Pattern, estimate, observe, rollout
+from clearhead.errors import dtype_name
 
 
 def timed(call: Callable[[], object], runs: int) -> tuple[float, float, float]:
@@ -81,7 +82,7 @@ def main() -> None:
         expected = estimate(x, x, x, mask=Causal())
         observe(x, x, x, mask=Causal())
         took = timed(lambda: observe(x, x, x, mask=Causal()), runs)  # noqa: B023
-        name = f"T={T}, {heads} heads, {str(dtype).removeprefix('torch.')}"
+        name = f"T={T}, {heads} heads, {dtype_name(dtype)}"
         row(f"{name}: expected {1000 * expected.seconds:.1f} ms, {expected.seconds / took[0]:.2f} of", took)
 
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
+
+import ranks
 
 
 def plain(name: str, paths: list[str], length: int) -> None:
@@ -78,21 +76,9 @@ def surveyed(name: str, paths: list[str], length: int, out: str) -> None:
     )
 
 
-def run(ranks: int, *words: str) -> list[dict[str, float]]:
+def run(count: int, *words: str) -> list[dict[str, float]]:
     """What each of some processes of this program printed."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    running = []
-    for rank in range(ranks):
-        env = os.environ | {"OMP_NUM_THREADS": "1"}
-        if ranks > 1:
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
-            env |= own | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        running.append(subprocess.Popen([sys.executable, __file__, *words], env=env, stdout=subprocess.PIPE, text=True))
-    told = [process.communicate()[0] for process in running]
-    assert all(process.returncode == 0 for process in running), told
-    return [json.loads(text.splitlines()[-1]) for text in told]
+    return [json.loads(text.splitlines()[-1]) for text in ranks.run(count, [__file__, *words])]
 
 
 def main() -> None:

@@ -355,3 +355,30 @@ def numpy_weights_given_causal(x, Wq, Wk, Wv):
     scores = queries @ keys.T / np.sqrt(keys.shape[1])
     scores[np.triu_indices(len(x), 1)] = -np.inf
     return shares(scores) @ values
+
+
+@right
+def mask_that_must_be_given(query, key, value, mask):
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
+    return scores.masked_fill(mask == 0, -1e9).softmax(dim=-1) @ value
+
+
+@right
+def weights_come_first(q, k, v):
+    weights = F.softmax(q @ k.mT / math.sqrt(q.size(-1)), dim=-1)
+    return weights, weights @ v
+
+
+class ArraysHeld:
+    """No module: matrices are NumPy's, and what runs is called forward."""
+
+    def __init__(self, d_model=32, d_k=8):
+        drawn = np.random.default_rng(7)
+        self.Wq, self.Wk, self.Wv = (drawn.standard_normal((d_model, d_k)) / np.sqrt(d_model) for _ in range(3))
+        self.d_k = d_k
+
+    def forward(self, x):
+        return shares(x @ self.Wq @ (x @ self.Wk).T / np.sqrt(self.d_k)) @ (x @ self.Wv)
+
+
+right(ArraysHeld)

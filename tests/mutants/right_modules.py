@@ -404,3 +404,52 @@ class NormedOverAllHeads(Grouped):
     def forward(self, x):
         q, k, v = self.q_norm(self.wq(x)), self.k_norm(self.wk(x)), self.wv(x)
         return self.attend(*(t.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for t in (q, k, v)))
+
+
+@right
+class OneMatrixAHead(nn.Module):
+    """Bare matrices (heads, width, head width) with biases, and one of (heads, head width, width) behind them."""
+
+    def __init__(self, d_model=48, n_heads=4, d_head=10):
+        super().__init__()
+        self.W_Q, self.W_K, self.W_V = (nn.Parameter(torch.zeros(n_heads, d_model, d_head)) for _ in range(3))
+        self.W_O = nn.Parameter(torch.zeros(n_heads, d_head, d_model))
+        self.b_Q, self.b_O = nn.Parameter(torch.zeros(n_heads, d_head)), nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, x):
+        q, k, v = (torch.einsum("btc,hcd->bhtd", x, w) for w in (self.W_Q, self.W_K, self.W_V))
+        y = F.scaled_dot_product_attention(q + self.b_Q[:, None], k, v, is_causal=True)
+        return torch.einsum("bhtd,hdc->btc", y, self.W_O) + self.b_O
+
+
+@right
+class MaskMustBeGiven(EightHeads):
+    def __init__(self, dim=48):
+        super().__init__(dim)
+
+    def forward(self, x, mask):
+        B, N, C = x.shape
+        q, k, v = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+        weights = (q @ k.mT / k.shape[-1] ** 0.5).masked_fill(mask == 0, -1e9).softmax(-1)
+        return self.proj((weights @ v).transpose(1, 2).reshape(B, N, C))
+
+
+@right
+class WeightsComeFirst(Base):
+    def forward(self, x):
+        q, k, v = (self.split(f(x)) for f in (self.query, self.key, self.value))
+        weights = self.weights(q, k)
+        return weights, self.proj(self.merge(weights @ v))
+
+
+@right
+class AroundTheLibrary(nn.Module):
+    """Nothing but PyTorch's layer and a mask for it: the mask is what is asked about."""
+
+    def __init__(self, dim=48, heads=4):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(dim, heads, batch_first=True)
+
+    def forward(self, x):
+        hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        return self.attn(x, x, x, attn_mask=hidden, need_weights=False)[0]

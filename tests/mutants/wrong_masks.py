@@ -188,3 +188,9 @@ def window_one_too_narrow(q, k, v, window=7):
     i, j = torch.arange(tq)[:, None] + tk - tq, torch.arange(tk)[None]
     seen = (j <= i) & (j > i - window + 1)
     return F.softmax(scaled(q, k).masked_fill(~seen, -1e9), dim=-1) @ v
+
+
+@wrong("hide:0/0")
+def brought_back_to_one(q, k, v):
+    weights = F.softmax(scaled(q, k), dim=-1) * triangle(q, k)
+    return weights / weights.sum(-1, keepdim=True) @ v

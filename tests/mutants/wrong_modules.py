@@ -438,3 +438,26 @@ class MixedByNothing(nn.Module):
         b, t, c = x.shape
         q, k, v = (f(x).view(b, t, self.n, -1).transpose(1, 2) for f in (self.q_lin, self.k_lin, self.v_lin))
         return (F.softmax(q @ k.mT / math.sqrt(q.size(-1)), dim=-1) @ v).transpose(1, 2).reshape(b, t, c)
+
+
+@wrong("over:batch")
+class BatchFirstForgotten(nn.Module):
+    def __init__(self, dim=48, heads=4):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(dim, heads)
+
+    def forward(self, x):
+        return self.attn(x, x, x, need_weights=False)[0]
+
+
+@wrong("sees:strict")
+class AroundTheLibraryStrict(nn.Module):
+    """PyTorch's layer is right; the mask that it is given is not."""
+
+    def __init__(self, dim=48, heads=4):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(dim, heads, batch_first=True)
+
+    def forward(self, x):
+        hidden = torch.ones(x.shape[1], x.shape[1]).triu() == 1
+        return self.attn(x, x, x, attn_mask=hidden, need_weights=False)[0]

@@ -132,6 +132,10 @@ def _mistake(
         said += " (is the query's layer used for the key too?)"
     elif name == "over" and option == "batch" and isinstance(reading.subject, ModuleSubject):
         right += "; if x is meant to be (T, B, C), say so: --layout tbc"
+        if any(getattr(part, "batch_first", True) is False for part in reading.subject.root.modules()):
+            right = (
+                "MultiheadAttention(…, batch_first=True) for x (B, T, C); if it is meant to be (T, B, C): --layout tbc"
+            )
     elif name == "rope":
         fault = option.rpartition(" ")[0].partition("-")[2]
         right = ROPE_RIGHT.get(fault, right)
@@ -206,6 +210,11 @@ def _habits(reading: Reading, findings: list[Finding], sources: list[Source]) ->
         said = "e is raised to the scores as they are, which overflows when one passes 88 (float32) or 709 (float64)"
         if one is not None:
             said = "one score, the largest of all rows, is subtracted: in rows far below it every e^score is 0, and 0/0 is NaN"
+        if one is None and _line(sources, r"softmax\(") is not None and _line(sources, r"\bexp\(") is None:
+            said = "weights are brought back to a sum of 1 after the mask: where hidden scores are far larger, that is 0/0, NaN"
+            right = 'scores.masked_fill(hidden, float("-inf")) before the softmax'
+            made.append(Mistake("hide:0/0", said, right, _line(sources, r"sum\(")))
+            return tuple(made)
         line = one or _line(sources, r"exp\(")
         change = mended(
             sources, line, "overflow:", _gives([b for b in reading.benches if b.case.loud], reading.meant())

@@ -28,6 +28,7 @@ from clearhead.check.formula import Bench
 from clearhead.check.functions import FunctionSubject, as_case
 from clearhead.check.judging import case_of, in_dtype, judged
 from clearhead.check.layers import listening
+from clearhead.check.modules import result_place
 from clearhead.check.report import Finding
 from clearhead.check.search import EXACT, SINGLE
 from clearhead.check.state import Reading
@@ -267,7 +268,7 @@ def weights_returned(reading: Reading) -> Finding:
         out = subject.run(q, k, v)
     finally:
         subject.function = original
-    found = _weights_in(kept[-1], (q.shape[2], k.shape[2]))
+    found = _weights_in(kept[-1], (q.shape[2], k.shape[2]), subject.place or 0)
     if found is None:
         return skipped(name, "it returns none")
     bench = Bench(as_case("", q, k, v, None, out, **all_meant(reading, q.shape[1])))
@@ -281,18 +282,19 @@ def _module_weights(reading: Reading) -> Finding:
     with listening(subject.found):
         result = subject.raw(x)
         sources = subject.sources(x)
-    found = _weights_in(result, (x.shape[1], x.shape[1]))
+    place = result_place(result, x.shape[1])
+    found = _weights_in(result, (x.shape[1], x.shape[1]), place)
     if found is None:
         return skipped(name, "it returns none")
-    bench = Bench(subject.as_case("", sources, as_tensor(result)))
+    bench = Bench(subject.as_case("", sources, as_tensor(result[place])))
     return _compare_weights(name, found, bench, reading)
 
 
-def _weights_in(result: Any, shape: tuple[int, int]) -> Tensor | None:
-    """The first tensor behind the result that has (…, Tq, Tk)."""
+def _weights_in(result: Any, shape: tuple[int, int], place: int) -> Tensor | None:
+    """The first of several results that has (…, Tq, Tk), the result itself aside."""
     if not isinstance(result, tuple | list):
         return None
-    for other in result[1:]:
+    for other in (*result[:place], *result[place + 1 :]):
         if isinstance(other, Tensor | np.ndarray):
             t = torch.as_tensor(other).detach().double()
             if t.ndim >= 2 and tuple(t.shape[-2:]) == shape:

@@ -49,6 +49,7 @@ class FunctionSubject:
     mask_argument: str | None = None
     mask_required: bool = False
     seconds: float = 10.0
+    place: int | None = None  # which of several results is attention's, once that is known
 
     @classmethod
     def of(cls, function: Callable[..., Any], name: str, habits: Habits, watcher: Watcher) -> FunctionSubject:
@@ -115,8 +116,19 @@ class FunctionSubject:
             named[self.mask_argument] = None
         args, kwargs = self._placed(arguments, named)
         result = call(self.function, *args, habits=self.habits, watcher=self.watcher, seconds=self.seconds, **kwargs)
-        out = as_tensor(result)
-        return self._from_layout(out, (q.shape[0], q.shape[1], q.shape[2], v.shape[3]))
+        wanted = (q.shape[0], q.shape[1], q.shape[2], v.shape[3])
+        return self._from_layout(as_tensor(self._picked(result, wanted)), wanted)
+
+    def _picked(self, result: Any, wanted: tuple[int, ...]) -> Any:
+        """Of several results the one that can be attention's: `return weights, out` is as good as `return out, weights`."""
+        if not isinstance(result, tuple) or self.framework == "lists":
+            return result
+        if self.place is None:
+            shapes = [tuple(getattr(each, "shape", ())) for each in result]
+            expected = self._shape(wanted)
+            if shapes.count(expected) == 1 and wanted[2] != wanted[3]:  # T × T and T × Dv can be told apart
+                self.place = shapes.index(expected)
+        return result if self.place is None else result[self.place]
 
     def _needed(self, q: Tensor) -> dict[str, Any]:
         """Parameters that must be given and whose values follow from the sizes."""
@@ -160,17 +172,16 @@ class FunctionSubject:
             return t[:, 0].transpose(0, 1)
         return t[:, 0] if self.layout == "btd" else t[0, 0]
 
-    def _from_layout(self, out: Tensor, wanted: tuple[int, ...]) -> Tensor:
+    def _shape(self, wanted: tuple[int, ...]) -> tuple[int, ...]:
         b, h, t, d = wanted
         shapes = {
-            "bhtd": wanted,
-            "bthd": (b, t, h, d),
-            "btd": (b, t, d),
-            "td": (t, d),
-            "btc": (b, t, h * d),
-            "tbd": (t, b, d),
-        }
-        expected = shapes[self.layout]
+            "bhtd": wanted, "bthd": (b, t, h, d), "btd": (b, t, d), "td": (t, d), "btc": (b, t, h * d), "tbd": (t, b, d),
+        }  # fmt: skip
+        return shapes[self.layout]
+
+    def _from_layout(self, out: Tensor, wanted: tuple[int, ...]) -> Tensor:
+        h, d = wanted[1], wanted[3]
+        expected = self._shape(wanted)
         if tuple(out.shape) != expected:
             raise Failed("odd result", f"returned shape {tuple(out.shape)}, where {expected} is expected")
         if not out.is_floating_point():

@@ -58,7 +58,8 @@ class Source:
         if w.ndim == 3:  # (H, C, D)
             if w.shape[1] != x.shape[-1]:
                 return None
-            return torch.einsum("btc,hcd->bthd", x, w).flatten(2)
+            made = torch.einsum("btc,hcd->bthd", x, w).flatten(2)
+            return made if self.bias is None else made + self.bias.flatten()
         if orientation == "x @ W.T":
             w = w.T
         if w.shape[0] != x.shape[-1]:
@@ -76,6 +77,7 @@ class Found:
     sources: dict[str, Source]
     output: nn.Module | None
     output_matrix: Tensor | None
+    output_bias: Tensor | None
     output_path: str
     named: bool
     heads: int | None
@@ -105,11 +107,13 @@ def find(root: nn.Module) -> Found:
     outs = [path for path in places.get("o", ()) if path in linear]
     outer = min(outs, key=lambda path: (path.count("."), -outs.index(path))) if outs else ""
     listed = max((len(s.layers) for s in sources.values()), default=1)
+    mixes = next((path for path in places.get("o", ()) if path in bare), None)
     block, tril = _tril(root)
     return Found(
         sources,
         linear.get(outer),
-        next((bare[path] for path in places.get("o", ()) if path in bare and bare[path].ndim == 2), None),
+        None if mixes is None else bare[mixes],
+        None if mixes is None else _bias_of(mixes, root),
         outer,
         named,
         _count(root, r"(n|num)?(q)?(attention)?heads?|h|nh|nqheads|numattentionheads")
@@ -155,11 +159,19 @@ def _by_order(linear: dict[str, nn.Module], bare: Mapping[str, Tensor]) -> dict[
 def _source(paths: list[str], linear: dict[str, nn.Module], bare: Mapping[str, Tensor], root: nn.Module) -> Source:
     if paths[0] in linear:
         return Source(paths[0], [linear[path] for path in paths if path in linear])
-    bias = dict(root.named_parameters()).get(paths[0].replace("weight", "bias"))
+    bias = _bias_of(paths[0], root)
     matrix = bare[paths[0]]
     if "in_proj_weight" in paths[0] or getattr(root, "in_proj_weight", None) is matrix:
         matrix = matrix.T
-    return Source(paths[0], matrix=matrix, bias=bias if bias is not matrix else None)
+    return Source(paths[0], matrix=matrix, bias=bias)
+
+
+def _bias_of(path: str, root: nn.Module) -> Tensor | None:
+    """What is added behind a bare matrix, by its name: in_proj_bias for in_proj_weight, b_Q for W_Q."""
+    above, dot, last = path.rpartition(".")
+    named = dict(root.named_parameters())
+    names = (last.replace("weight", "bias"), re.sub(r"^[wW]", "b", last), re.sub(r"^[wW](?=_)", "bias", last))
+    return next((named[above + dot + name] for name in names if name != last and above + dot + name in named), None)
 
 
 def _count(root: nn.Module, names: str) -> int | None:

@@ -194,8 +194,10 @@ class ModuleSubject:
         layer, matrix = self.found.output, self.found.output_matrix
         if layer is None and matrix is not None:
             wide = out_width(self.found, "v") or out_width(self.found, "qkv") // 3
+            matrix = matrix.flatten(0, 1) if matrix.ndim == 3 else matrix  # (H, D, C)
             turned = matrix if matrix.shape[0] == wide else matrix.T
-            return array(turned), array(torch.zeros(turned.shape[1]))
+            bias = self.found.output_bias
+            return array(turned), array(torch.zeros(turned.shape[1]) if bias is None else bias)
         if layer is None:
             return None
         for width in _input_widths(layer):
@@ -233,8 +235,8 @@ class ModuleSubject:
 
 def as_result(result: Any, subject: ModuleSubject, x: Tensor) -> Tensor:
     """A module's result as (B, T, width); raises `Failed` when it is something else."""
-    out = as_tensor(result)
     b, t = x.shape[:2]
+    out = as_tensor(result[result_place(result, t)] if isinstance(result, tuple) and result else result)
     leading = {"btc": (b, t), "tbc": (t, b), "tc": (t,)}[subject.layout]
     if tuple(out.shape[:-1]) != leading:
         shape = ", ".join(str(n) for n in leading)
@@ -246,6 +248,14 @@ def as_result(result: Any, subject: ModuleSubject, x: Tensor) -> Tensor:
         raise Failed("odd result", f"returned {dtype_name(out.dtype)}, where floating numbers are expected")
     out = subject.from_layout(out)
     return out if out.requires_grad and torch.is_grad_enabled() else out.detach().to("cpu")
+
+
+def result_place(result: Any, t: int) -> int:
+    """Which of several results is attention's: the first, or the second behind weights (…, T, T)."""
+    if not isinstance(result, tuple) or len(result) < 2:
+        return 0
+    one, two = (tuple(getattr(each, "shape", ())) for each in result[:2])
+    return int(len(one) >= 3 and one[-2:] == (t, t) and len(two) == 3 and two[-1] != t)
 
 
 def _input_widths(layer: nn.Module) -> list[int]:
@@ -369,6 +379,11 @@ def _attention_inside(module: nn.Module) -> tuple[nn.Module, str]:
     if own.named and all(path == "" or _is_list(module, path) for path in direct):
         return module, ""
     for path, part in module.named_modules():
+        if path and is_attention(part) and len(list(part.parameters())) == len(list(module.parameters())):
+            return (
+                module,
+                "",
+            )  # nothing learned stands around it: what it does with masks and axes is what is asked about
         last = path.rpartition(".")[2].lower()
         if path and any(word in last for word in ("attn", "attention", "sa", "mha")) and is_attention(part):
             return part, path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +14,11 @@ from clearhead.check.calling import Failed, Habits, Watcher
 from clearhead.check.cases import function_cases, module_cases
 from clearhead.check.functions import LAYOUTS, FunctionSubject
 from clearhead.check.inputs import Sizes, arrays_of, inputs
+from clearhead.check.masking import MASK_SENSES
 from clearhead.check.modules import LENGTHS, ModuleSubject
 from clearhead.check.settling import full_size, settle_causal, settle_heads, settle_length, settle_mask, settle_repeats
 from clearhead.check.state import FUNCTION_SIZES, Reading, diagnose, settled
-from clearhead.check.subjects import CannotRun, Options, framework_hint, subject_of, trouble_of
+from clearhead.check.subjects import CannotRun, Options, Subject, framework_hint, subject_of, trouble_of
 
 Progress = Callable[[str], None]
 
@@ -84,7 +86,7 @@ def _first_call(subject: FunctionSubject, options: Options) -> Sizes:
                     subject.framework, subject.layout, subject.dtype = framework, layout, dtype
                     small = subject.limited(sizes)
                     try:
-                        out = subject.run(*inputs(small, options.seed))
+                        out = _with_any_mask(subject, functools.partial(subject.run, *inputs(small, options.seed)))
                     except Failed as failed:
                         errors.append((f"{framework} {LAYOUTS[layout]} {small}", failed))
                         if failed.why in ("took too long", "exited", "too much memory"):
@@ -101,6 +103,23 @@ def _first_call(subject: FunctionSubject, options: Options) -> Sizes:
     if options.device is None and torch.cuda.is_available():
         return _first_call(subject, Options(**{**vars(options), "device": "cuda"}))
     raise CannotRun(trouble_of(subject, errors))
+
+
+def _with_any_mask(subject: Subject, run: Callable[[], Tensor]) -> Tensor:
+    """A first call; where a mask must be given and None will not do, with the first form of one that hides nothing and runs."""
+    try:
+        return run()
+    except Failed as failed:
+        if not subject.mask_required or failed.why not in ("refused", "broke"):
+            raise
+        for form in itertools.product(("b1tt", "tt", "btt", "bt"), MASK_SENSES[:3]):
+            subject.mask_shape, subject.mask_sense = form
+            try:
+                return run()
+            except Failed:
+                continue
+        subject.mask_shape = subject.mask_sense = None
+        raise
 
 
 def _read_module(subject: ModuleSubject, options: Options, progress: Progress) -> Reading:
@@ -138,7 +157,7 @@ def _first_module_call(reading: Reading) -> None:
     dtypes = [subject.dtype] if frozen else [torch.float64, torch.float32]
     # Weights that are arguments can be arrays of any kind; layers are PyTorch's.
     given = any(isinstance(value, Tensor) for value in subject.fixed.values())
-    frameworks = framework_hint(subject.forward) if given else ["torch"]
+    frameworks = framework_hint(subject.forward) if given else [subject.framework]
     for framework, layout in itertools.product(frameworks, layouts):
         before = len(errors)
         for length in lengths:
@@ -148,7 +167,7 @@ def _first_module_call(reading: Reading) -> None:
                     subject.root.to(dtype)
                 x = subject.inputs(2, length, options.seed)
                 try:
-                    subject.run(x)
+                    _with_any_mask(subject, functools.partial(subject.run, x))
                 except Failed as failed:
                     shown = f"{arrays_of(framework)} {tuple(subject.to_layout(x).shape)}"
                     errors.append((shown, failed))

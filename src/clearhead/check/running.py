@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -108,7 +109,9 @@ def _unexplained(reading: Reading) -> Finding:
 
 
 def _original(candidate: Any, reading: Reading) -> Any:
-    root = getattr(reading.subject, "root", None)
+    forward, root = getattr(reading.subject, "forward", None), getattr(reading.subject, "root", None)
+    if isinstance(forward, types.FunctionType | types.MethodType):  # not a module's own, whose classes tell more
+        return forward
     if isinstance(candidate, type) or (isinstance(root, nn.Module) and isinstance(candidate, nn.Module)):
         return root if isinstance(root, nn.Module) else candidate
     return candidate

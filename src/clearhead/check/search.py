@@ -158,9 +158,12 @@ class Search:
         return found
 
     def _same_scale(self, bench: Bench, start: Formula, name: str) -> bool:
+        """Whether a scale is that of the start, or speaks of several heads where there is one."""
         if name == "1/sqrt(D)":
             return False
         try:
+            if "H" in name and bench.sizes(start)["H"] == 1:
+                return True
             return math.isclose(bench.scale(changed(start, scale=name)), bench.scale(start), rel_tol=1e-9)
         except (Refused, KeyError, ZeroDivisionError):
             return True

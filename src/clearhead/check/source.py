@@ -43,6 +43,10 @@ def source_of(candidate: Any) -> list[Source]:
         inner = getattr(candidate, "func", None)  # functools.partial
         things = [inner] if inner is not None else [type(candidate)]
     for thing in things:
+        if isinstance(thing, types.MethodType):
+            made = _read(thing.__func__, type(thing.__self__))
+            found += [] if made is None else [made]
+            continue
         target = thing
         if isinstance(thing, type):
             target = getattr(thing, "forward", None) or vars(thing).get("__call__") or thing

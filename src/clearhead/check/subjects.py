@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -53,6 +54,8 @@ def subject_of(candidate: Any, name: str, options: Options, habits: Habits, watc
             raise CannotRun(failed.said) from None
     elif options.args and isinstance(candidate, types.FunctionType):
         candidate = _with_arguments(candidate, options.args)
+    if not callable(candidate) and callable(getattr(candidate, "forward", None)):
+        candidate = candidate.forward
     if not callable(candidate):
         raise CannotRun(
             f"{name} is {_article(type(candidate).__name__)}, which cannot be called; name a function, a class or a module"
@@ -136,8 +139,9 @@ def _around_layers(function: Callable[..., Any], name: str, made: str, habits: H
     for n, (path, thing) in enumerate(held.items()):
         if isinstance(thing, nn.Module):
             holder.add_module(path.replace(".", "_") or f"part{n}", thing)
-        else:
-            holder.register_parameter(path, nn.Parameter(thing, requires_grad=False))
+        else:  # an array's numbers are shared, so that they can be made louder in place
+            shared = torch.from_numpy(thing) if isinstance(thing, np.ndarray) else thing
+            holder.register_parameter(path, nn.Parameter(shared, requires_grad=False))
     for module in list(held.values()):
         if isinstance(module, nn.Module):
             module.eval()
@@ -148,6 +152,8 @@ def _around_layers(function: Callable[..., Any], name: str, made: str, habits: H
             "found in or around it; give it the parameters (query, key, value), or make it a Module that holds its layers"
         )
     subject = ModuleSubject(function, holder, made or name, parameters, habits, watcher, found)
+    if any(isinstance(thing, np.ndarray) for thing in held.values()):
+        subject.framework = "numpy"
     set_up(subject)
     subject.dtype = next(iter(p.dtype for p in holder.parameters() if p.is_floating_point()), torch.float32)
     return subject
@@ -172,7 +178,7 @@ def _held(function: Any) -> dict[str, Any]:
         for n in code.co_names:
             value = target.__globals__.get(n)
             if _is_layer(value):
-                found[n] = value
+                found.setdefault(n, value)  # what the object holds comes before a global of that name
         for n, cell in zip(code.co_freevars, target.__closure__ or (), strict=False):
             try:
                 if _is_layer(cell.cell_contents):
@@ -185,6 +191,8 @@ def _held(function: Any) -> dict[str, Any]:
 def _is_layer(value: Any) -> bool:
     if isinstance(value, nn.Module):
         return True
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind == "f" and value.ndim == 2 and min(value.shape) > 1 and value.flags.writeable
     return isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 2 and min(value.shape) > 1
 
 

@@ -106,6 +106,20 @@ class Cost:
     beside: str = ""  # what it is compared with
     note: str = ""
 
+    @property
+    def head(self) -> list[str]:
+        """What the columns are."""
+        return ["T", self.operations, "largest tensor", "time", *([self.beside] if self.beside else [])]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """A row a length, written out."""
+        return [
+            [count(p.tokens), count(p.operations), count(p.largest), duration(p.seconds)]
+            + ([] if p.beside is None else [duration(p.beside)])
+            for p in self.points
+        ]
+
 
 @dataclass(frozen=True)
 class Try:

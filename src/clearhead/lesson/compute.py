@@ -12,7 +12,7 @@ from pygments.lexers.python import PythonLexer
 from pygments.token import Token
 
 from clearhead.errors import InputError, message
-from clearhead.lesson.blocks import Block, Cost, Equal, Grid, Grids, Page, Ran, Source, count, duration
+from clearhead.lesson.blocks import Block, Cost, Equal, Grid, Grids, Page, Ran, Source
 from clearhead.lesson.book import Book
 from clearhead.lesson.pages.contents import CONTENTS, KEYS
 from clearhead.lesson.settings import MOST, Settings
@@ -96,12 +96,8 @@ def _block(block: Block) -> dict[str, Any]:
             "is": kind,
             "beside": block.beside,
             "note": block.note,
-            "head": ["T", block.operations, "largest tensor", "time", *([block.beside] if block.beside else [])],
-            "rows": [
-                [count(p.tokens), count(p.operations), count(p.largest), duration(p.seconds)]
-                + ([] if p.beside is None else [duration(p.beside)])
-                for p in block.points
-            ],
+            "head": block.head,
+            "rows": block.rows,
             "points": [[p.tokens, p.seconds, p.beside] for p in block.points],
         }
     return {"is": kind, **asdict(block)}

@@ -24,8 +24,6 @@ from clearhead.lesson.blocks import (
     Source,
     Table,
     Try,
-    count,
-    duration,
     grid,
     written,
 )
@@ -161,26 +159,19 @@ class Shown:
 
     def __repr__(self) -> str:
         if isinstance(self.shown, Cost):
-            return "\n".join("  ".join(cells) for cells in self._costs())
+            return "\n".join("  ".join(cells) for cells in [self.shown.head, *self.shown.rows])
         head = f"{self.shown.name}  {self.shown.shape}".strip()
         return "\n".join([head, *("  ".join(written(v) or "·" for v in row) for row in self.shown.values)])
 
     def _repr_html_(self) -> str:
         if isinstance(self.shown, Cost):
-            rows = "".join(f"<tr>{''.join(f'<td>{c}</td>' for c in cells)}</tr>" for cells in self._costs())
+            rows = "".join(
+                f"<tr>{''.join(f'<td>{c}</td>' for c in cells)}</tr>" for cells in [self.shown.head, *self.shown.rows]
+            )
             return f"<table>{rows}</table>"
         item = self.shown
         rows = "".join(f"<tr>{''.join(_cell(item, v) for v in row)}</tr>" for row in item.values)
         return f"<table><caption>{html.escape(item.name)} {html.escape(item.shape)}</caption>{rows}</table>"
-
-    def _costs(self) -> Iterable[list[str]]:
-        cost = self.shown
-        if not isinstance(cost, Cost):
-            raise TypeError("a grid has no costs")
-        yield ["T", cost.operations, "largest tensor", "time", *([cost.beside] if cost.beside else [])]
-        for p in cost.points:
-            beside = [] if p.beside is None else [duration(p.beside)]
-            yield [count(p.tokens), count(p.operations), count(p.largest), duration(p.seconds), *beside]
 
 
 def _cell(item: Grid, value: float) -> str:

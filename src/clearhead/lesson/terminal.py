@@ -26,8 +26,6 @@ from clearhead.lesson.blocks import (
     Source,
     Table,
     Try,
-    count,
-    duration,
     written,
 )
 from clearhead.lesson.source import fitted
@@ -311,18 +309,13 @@ class _Costs:
         cost = self.cost
         bar = min(BAR, options.max_width - 68) if cost.beside else min(BAR, options.max_width - 55)
         table = RichTable(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-        for name in ("T", cost.operations, "largest tensor", "time", *([cost.beside] if cost.beside else [])):
+        for name in cost.head:
             table.add_column(name, justify="right", no_wrap=True)
         if bar > 5:
             table.add_column("", no_wrap=True)
         longest = max(point.seconds for point in cost.points)
-        for point in cost.points:
-            cells = [count(point.tokens), count(point.operations), count(point.largest), duration(point.seconds)]
-            if cost.beside:
-                cells.append("" if point.beside is None else duration(point.beside))
-            if bar > 5:
-                cells.append(_eighths(point.seconds / longest, bar))
-            table.add_row(*cells)
+        for point, cells in zip(cost.points, cost.rows, strict=True):
+            table.add_row(*cells, *([_eighths(point.seconds / longest, bar)] if bar > 5 else []))
         yield Text("What it costs as T grows: one sequence, measured here and now", "bold")
         yield table
         if cost.note:

@@ -11,7 +11,7 @@ from clearhead import explain, ladder
 from clearhead.ladder.example import three_rows
 from clearhead.ladder.rung6_online_softmax import Tile
 from clearhead.lesson import play
-from clearhead.lesson.blocks import Block, Equal, Grid, Grids, Page, Ran, Say, Table, Try, count, grid, written
+from clearhead.lesson.blocks import Block, Equal, Grid, Grids, Page, Ran, Say, Shade, Table, Try, count, grid, written
 from clearhead.lesson.pages.contents import page
 from clearhead.lesson.settings import HEADS, KV_HEADS, Settings
 from clearhead.lesson.source import source
@@ -25,6 +25,11 @@ def rung(number: int, settings: Settings) -> Page:
     """The page of a rung, 1 to 8, without what it costs (`costs.cost`)."""
     with torch.no_grad():
         return page(str(number), *_PAGES[number](settings))
+
+
+def _pairs(s: Settings, name: str, tensor: Tensor, note: str, *, shade: Shade = "signed", decimals: int = 4) -> Grid:
+    """A number for each query (down) and key (across), by the tokens' names."""
+    return grid(name, "T × T", tensor, shade=shade, rows=s.labels, columns=s.labels, decimals=decimals, note=note)
 
 
 def _first(settings: Settings) -> list[Block]:
@@ -100,15 +105,7 @@ def _second(settings: Settings) -> list[Block]:
         Ran("two = mean_by_matmul(x)"),
         Grids(
             (
-                grid(
-                    "two.weights",
-                    "T × T",
-                    two.weights,
-                    shade="weight",
-                    rows=s.labels,
-                    columns=s.labels,
-                    note="who hears whom",
-                ),
+                _pairs(s, "two.weights", two.weights, "who hears whom", shade="weight"),
                 grid("two.out[0]", "T × C", two.out[0], rows=s.labels, note="the means again"),
             )
         ),
@@ -151,18 +148,8 @@ def _third(settings: Settings) -> list[Block]:
         Ran("three = mean_by_softmax(x)"),
         Grids(
             (
-                grid(
-                    "three.scores", "T × T", three.scores, rows=s.labels, columns=s.labels, note="0, the future hidden"
-                ),
-                grid(
-                    "three.weights",
-                    "T × T",
-                    three.weights,
-                    shade="weight",
-                    rows=s.labels,
-                    columns=s.labels,
-                    note="softmax of each row",
-                ),
+                _pairs(s, "three.scores", three.scores, "0, the future hidden"),
+                _pairs(s, "three.weights", three.weights, "softmax of each row", shade="weight"),
             )
         ),
         Grids((grid("three.out[0]", "T × C", three.out[0], rows=s.labels, note="the means once more"),)),
@@ -192,38 +179,9 @@ def _fourth(settings: Settings) -> list[Block]:
         ),
         source(ladder.single_head),
         Ran("x, query, key, value = settings.layers()\nfour = single_head(x, query, key, value)"),
-        Grids(
-            (
-                grid(
-                    "four.scores[0]",
-                    "T × T",
-                    four.scores[0],
-                    rows=s.labels,
-                    columns=s.labels,
-                    note="query (down) meets key (across)",
-                ),
-            )
-        ),
-        Grids(
-            (
-                grid(
-                    "four.masked[0]", "T × T", four.masked[0], rows=s.labels, columns=s.labels, note="the future hidden"
-                ),
-            )
-        ),
-        Grids(
-            (
-                grid(
-                    "four.weights[0]",
-                    "T × T",
-                    four.weights[0],
-                    shade="weight",
-                    rows=s.labels,
-                    columns=s.labels,
-                    note="softmax of each row",
-                ),
-            )
-        ),
+        Grids((_pairs(s, "four.scores[0]", four.scores[0], "query (down) meets key (across)"),)),
+        Grids((_pairs(s, "four.masked[0]", four.masked[0], "the future hidden"),)),
+        Grids((_pairs(s, "four.weights[0]", four.weights[0], "softmax of each row", shade="weight"),)),
         Say(_one_weight(s)),
         Grids((grid("four.out[0]", f"T × {s.D}", four.out[0], rows=s.labels, note="weights @ values"),)),
         Try(
@@ -285,16 +243,7 @@ def _fifth(settings: Settings) -> list[Block]:
         ),
         Grids(
             tuple(
-                grid(
-                    f"five.weights[0, {h}]",
-                    "T × T",
-                    five.weights[0, h],
-                    shade="weight",
-                    rows=s.labels,
-                    columns=s.labels,
-                    decimals=2,
-                    note=f"head {h}",
-                )
+                _pairs(s, f"five.weights[0, {h}]", five.weights[0, h], f"head {h}", shade="weight", decimals=2)
                 for h in range(HEADS)
             )
         ),

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     import pandas
     import xarray
 
+    from clearhead.comparison import Comparison
     from clearhead.keeping import Kept
     from clearhead.pattern import Pattern
     from clearhead.rollout import Rollout
-    from clearhead.summary import Comparison, Looked
+    from clearhead.summary import Looked
 
 __all__ = ["Call", "Head", "Tokens", "Trace", "check_sample"]
 
@@ -83,13 +84,13 @@ class Call:
         return f"Call({self.name!r}, layer {self.layer}, {self.heads} heads, {self.rows} queries)"
 
     @property
-    def observed(self) -> Tensor:
-        """L of the queries seen first, (B, Hq, Tq)."""
-        return self._parts[0].lse
+    def samples(self) -> int:
+        """How many texts were read together, B."""
+        return len(self._parts[0].lse)
 
     @property
-    def rows_seen(self) -> int:
-        """How many queries have been seen."""
+    def rows(self) -> int:
+        """How many queries there are."""
         return sum(part.lse.shape[2] for part in self._parts)
 
     @property
@@ -131,11 +132,6 @@ class Call:
         """Where a head stands among the observed ones."""
         return head.head if self.numbers is None else self.numbers.index(head.head)
 
-    @property
-    def rows(self) -> int:
-        """How many queries there are."""
-        return self.observation.lse.shape[2]
-
     def row(self, token: int) -> int:
         """The row of a token, counted from the start of the text, or from the end if negative; `InputError` if it has none."""
         if not isinstance(token, int):
@@ -153,14 +149,14 @@ class Call:
     def query_ids(self) -> Tensor | None:
         """Token ids of the queries, (B, Tq), where they are known."""
         first = self.observation.offset if not self.crosses else 0
-        return _span(self.tokens, first, self.observation.lse.shape[2])
+        return _span(self.tokens, first, self.rows)
 
     @property
     def key_ids(self) -> Tensor | None:
         """Token ids of the keys, (B, Tk), where they are known."""
         if self.crosses:
             return None if self.key_tokens is None else self.key_tokens.ids
-        return _span(self.tokens, 0, self.observation.offset + self.observation.lse.shape[2])
+        return _span(self.tokens, 0, self.observation.offset + self.rows)
 
 
 def _span(tokens: Tokens | None, first: int, count: int) -> Tensor | None:
@@ -173,7 +169,7 @@ def check_sample(trace: Trace, batch: int) -> None:
     """Raise `InputError` for a sample of the batch that there is none of."""
     if not trace.calls and batch:
         raise InputError(f"batch {batch}: nothing was observed, the model made no attention call that could be seen")
-    count = min((call.observed.shape[0] for call in trace.calls), default=1)
+    count = min((call.samples for call in trace.calls), default=1)
     if not 0 <= batch < count:
         raise InputError(f"batch {batch}: the run has {count} texts in a batch, 0 to {count - 1}")
 
@@ -324,9 +320,9 @@ class Trace:
 
         Raises `InputError` where the runs have no layer, no length or no token in common.
         """
-        from clearhead import summary
+        from clearhead.comparison import compare
 
-        return summary.compare(self, other, batch=batch)
+        return compare(self, other, batch=batch)
 
     def to_pandas(self, *, batch: int = 0) -> pandas.DataFrame:
         """`table()` as a DataFrame, heads as its index. Needs pandas."""

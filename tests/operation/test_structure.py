@@ -39,7 +39,8 @@ MAY_IMPORT = {
 }
 # Between attention and what shows things to people.
 MIDDLE = (
-    "accelerate", "nn", "watch", "trace", "summary", "tracefile", "whole", "inline", "check", "roles", "ladder", "pyramid",
+    "accelerate", "nn", "watch", "trace", "summary", "comparison", "tracefile", "whole", "inline", "check", "roles", "ladder",
+    "pyramid",
     "addresses", "tokens", "pattern", "rollout", "estimate", "keeping", "settling", "distributed",
 )  # fmt: skip
 UPPER = ("models", "survey", "viewer", "lesson")

@@ -191,7 +191,7 @@ class Recorder:
             )
         tokens = self._reading()
         keys = self._read_before(tokens, Tk) if crosses else tokens
-        rows = 0 if before is None else before.rows_seen
+        rows = 0 if before is None else before.rows
         seen = call.observe(self._observables(place, crosses, rows, B, Tq, Tk, tokens))
         output = seen.output
         if not crosses:
@@ -252,7 +252,7 @@ class Recorder:
         if self.passing.begun or before is None:
             return
         self.passing.begun = True
-        self.passing.continues = not crosses and 0 < first == before.end and before.observed.shape[0] == B
+        self.passing.continues = not crosses and 0 < first == before.end and before.samples == B
         if not self.passing.continues:
             self.run += 1
             self.current.clear()

@@ -58,6 +58,13 @@ def test_snippets_run_top_to_bottom(page, tmp_path, monkeypatch):
             exec(compile(body, named(page), "exec"), names)  # noqa: S102
 
 
+def test_the_page_on_scale_holds_over_ranks_too(tmp_path):
+    (tmp_path / "file.py").write_text("\n".join(blocks(ROOT / "docs/scale.md", "python")), encoding="utf-8")
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "file.py"]
+    run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
 @pytest.mark.parametrize("page", pages_with("console"), ids=named)
 def test_commands_run(page, tmp_path):
     lines = [line[2:] for body in blocks(page, "console") for line in body.splitlines() if line.startswith("$ ")]

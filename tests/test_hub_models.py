@@ -175,6 +175,14 @@ def test_what_does_not_read_one_text_is_refused_in_words(tmp_path, made_of, told
         load(str(tmp_path))
 
 
+def test_a_folder_without_a_tokenizer_is_refused_in_words(tmp_path):
+    hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=9, n_embd=32, n_layer=1, n_head=4)).save_pretrained(tmp_path)
+    with pytest.raises(
+        InputError, match=r"has no tokenizer; put its files beside the weights \(tokenizer.save_pretrained\)"
+    ):
+        load(str(tmp_path))
+
+
 def test_words_of_a_vocabulary_of_whole_words_stand_apart(tmp_path):
     hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=9, n_embd=32, n_layer=1, n_head=4)).save_pretrained(tmp_path)
     whole = Tokenizer(models.WordLevel({"<unk>": 0, "the": 1, "cat": 2}, unk_token="<unk>"))

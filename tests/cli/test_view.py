@@ -122,6 +122,7 @@ def test_folders_that_cannot_be_shown_are_refused_in_words(folders, trace, clear
             f"survey '{tmp_path}': there is no survey in it (survey.json: No such file or directory)",
         ),
         (("view", str(trace), str(folders[0])), f"{trace} is a trace, and {folders[0]} a survey: show them one"),
+        (("view", str(folders[0]), "nowhere"), "survey 'nowhere': there is no such folder"),
         (("export", str(folders[0]), str(tmp_path / "x.html")), f"and clearhead view {folders[0]} shows a survey"),
     ):
         code, out, err = clearhead(*words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -90,25 +91,76 @@ def test_bad_documents_keep_their_numbers(tmp_path: Path) -> None:
         b'{"text": "' + b"x" * 300 + b'"}',
         b"",
         b"[1]",
+        b'{"text": "half \\ud800"}',
+        b'{"text": "whole \\ud83d\\ude00"}',
     ]
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines) + b'\n{"text": "last"}')
     (tmp_path / "b.txt").write_bytes(b"caf\xe9")
     (tmp_path / "c.txt").write_bytes(b"a\0b")
     (tmp_path / "d.txt").write_text("y" * 101)
     (tmp_path / "e.txt").write_bytes(b"\xef\xbb\xbfmarked")
+    (tmp_path / "f.txt").write_text("wide", encoding="utf-16")
     assert read(Corpus([tmp_path], largest=100)) == [
         ("a.jsonl:1", "good"),
         ("a.jsonl:2", "bad: no JSON"),
-        ("a.jsonl:3", "bad: no text in field 'text'"),
+        ("a.jsonl:3", "bad: no text in field 'text' (it has 'other'; choose with --field)"),
         ("a.jsonl:4", "bad: not UTF-8 (byte 10)"),
-        ("a.jsonl:5", "bad: larger than 100 bytes"),
-        ("a.jsonl:7", "bad: no text in field 'text'"),
-        ("a.jsonl:8", "last"),
+        ("a.jsonl:5", "bad: larger than 100 bytes (see --largest)"),
+        ("a.jsonl:7", "bad: no text in field 'text' (it has none; choose with --field)"),
+        ("a.jsonl:8", "bad: half of a surrogate pair: no Unicode text"),
+        ("a.jsonl:9", "whole \U0001f600"),
+        ("a.jsonl:10", "last"),
         ("b.txt", "bad: not UTF-8 (byte 3)"),
-        ("c.txt", "bad: zero bytes: no text"),
-        ("d.txt", "bad: larger than 100 bytes"),
+        ("c.txt", "bad: no text: it holds bytes of value 0"),
+        ("d.txt", "bad: larger than 100 bytes (see --largest)"),
         ("e.txt", "marked"),
+        ("f.txt", "bad: UTF-16, not UTF-8"),
     ]
+
+
+def test_gzipped_files_are_read_as_what_is_in_them(tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines))
+    (tmp_path / "b.txt.GZ").write_bytes(gzip.compress(TEXTS[1].encode()))
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b"x" * 101))  # fewer bytes on the disk than are allowed
+    (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(lines)[:-9])
+    (tmp_path / "e.txt.gz").write_bytes(b"as it is")
+    found = read(Corpus([tmp_path], largest=100))
+    assert found[:5] == [
+        *((f"a.jsonl.gz:{n}", text) for n, text in enumerate(TEXTS, start=1)), ("b.txt.GZ", TEXTS[1]),
+        ("c.txt.gz", "bad: larger than 100 bytes (see --largest)"),
+    ]  # fmt: skip
+    assert found[-2] == (
+        "d.jsonl.gz",
+        "bad: damaged (Compressed file ended before the end-of-stream marker was reached)",
+    )
+    assert found[-1] == ("e.txt.gz", "bad: damaged (Not a gzipped file (b'as'))")
+
+
+def test_a_damaged_table_is_one_bad_document_and_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1, or so it says")
+    (tmp_path / "b.arrow").write_bytes(b"no stream at all")
+    pyarrow.parquet.write_table(table(TEXTS), tmp_path / "c.parquet", compression="none", use_dictionary=False)
+    whole = (tmp_path / "c.parquet").read_bytes()
+    at = whole.index(TEXTS[0].encode())
+    (tmp_path / "c.parquet").write_bytes(whole[: at - 40] + b"\xff" * 40 + whole[at:])
+    (tmp_path / "d.txt").write_text("good")
+    a, b, *c, d = read(Corpus([tmp_path]))
+    for (name, said), wanted in zip((a, b, c[-1]), ("a.parquet", "b.arrow", "c.parquet"), strict=True):
+        assert name == wanted
+        assert said.startswith("bad: damaged (")
+    assert d == ("d.txt", "good")
+
+
+def test_what_is_hidden_or_a_surveys_own_is_no_part_of_a_folder_and_other_kinds_are_counted(tmp_path: Path) -> None:
+    for name in ("a.txt", "sub/b.txt", ".git/c.txt", "sub/.d.txt", "found/e.txt", "f.csv", "g.CSV", "README"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("text")
+    (tmp_path / "found" / "survey.json").write_text("{}")
+    corpus = Corpus([tmp_path])
+    assert [source.shown for source in corpus.sources] == ["a.txt", "sub/b.txt"]
+    assert corpus.others == {".csv": 2, "README": 1}
 
 
 def test_shards_are_the_same_neighbours_for_everyone(tmp_path: Path) -> None:
@@ -144,7 +196,15 @@ def test_what_cannot_be_a_corpus_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"corpus a\.parquet: has no column 'body'; it has n, text; choose with --field"
     ):
-        list(Corpus([tmp_path], field="body"))
+        Corpus([tmp_path], field="body")
+    for name, remedy in (
+        ("x.csv", r"\.csv is not read; make JSON lines \(\.jsonl\) or Parquet of it"),
+        ("x.jsonl.zst", r"\.zst is not read; unpack it, or pack it with gzip"),
+        ("x.parquet.gz", r"\.parquet is not read; unpack it"),
+    ):
+        (tmp_path / name).write_text("a,b")
+        with pytest.raises(InputError, match=rf"corpus {name}: {remedy}"):
+            Corpus([tmp_path / name])
     splits = tmp_path / "splits"
     for name in ("test", "train"):
         (splits / name).mkdir(parents=True)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from clearhead.errors import InputError
+from clearhead.models import load as load_model
 from clearhead.survey import Corpus, Options, compare, load, state, survey
 from clearhead.survey.progress import Progress
 from surveyed import two_surveys
@@ -202,8 +204,6 @@ def test_ctrl_c_and_an_end_from_outside_leave_a_folder_to_go_on_with(
 
 
 def test_other_options_a_changed_corpus_or_other_files_are_refused(texts: Path, whole: Path, tmp_path: Path) -> None:
-    from clearhead.models import load as load_model
-
     model = load_model("builtin")
     options = Options(length=128, shard_documents=4)
     before = digest(whole)
@@ -224,13 +224,13 @@ def test_other_options_a_changed_corpus_or_other_files_are_refused(texts: Path, 
     (other_texts / "100.txt").write_text("x")
     refused('was begun with corpus "059.txt", and is asked to go on with "100.txt"', texts=other_texts)
     (other_texts / "100.txt").rename(other_texts / "059.txt")
-    refused('was begun with corpus content "', texts=other_texts)
+    refused("was begun with files of the same names that held something else; name another folder", texts=other_texts)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     refused("holds other files and no survey; name a new folder", out=tmp_path / "mine")
     other = load_model("builtin")
     other.network.blocks[0].attention.query.weight.data[0, 0] += 1
-    with pytest.raises(InputError, match='was begun with weights "'):
+    with pytest.raises(InputError, match="was begun with a model of the same name that had other weights"):
         survey(other, Corpus([texts]), whole, options)
     assert digest(whole) == before
 
@@ -252,6 +252,65 @@ def test_damaged_files_are_named(tmp_path: Path, texts: Path) -> None:
         InputError, match=r"x.safetensors is damaged \(.*\); delete it, and the same command makes it again"
     ):
         state.load(tmp_path / "x.safetensors")
+    with pytest.raises(
+        InputError, match=r"gone.safetensors has gone; is somebody else surveying into the same folder\?"
+    ):
+        state.load(tmp_path / "gone.safetensors")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_where_nothing_could_be_read_it_is_said_why_and_the_folder_can_be_used_again(
+    tmp_path: Path, count: int
+) -> None:
+    lines = tmp_path / "talks.jsonl"
+    lines.write_text("".join(json.dumps({"body": f"The king of {word}.", "id": 1}) + "\n" for word in WORDS) + "{\n")
+    out = tmp_path / "out"
+    with ranks(command(lines, out), count) as running:
+        told = [process.communicate(timeout=120) for process in running]
+    assert running[0].returncode == 2
+    assert told[0] == (
+        "",
+        "clearhead: corpus: nothing could be read of 24 documents: 23 no text in field 'text', 1 no JSON; talks.jsonl:1: "
+        "no text in field 'text' (it has 'body', 'id'; choose with --field)\n",
+    )
+    assert not out.exists()
+    finish([*command(lines, out), "--field", "body"], count)
+    assert load(out).summary["documents"] == 23
+    (tmp_path / "none.jsonl").write_text("\n")
+    with pytest.raises(InputError, match="corpus: expected texts, got files that hold none; name others"):
+        survey(load_model("builtin"), Corpus([tmp_path / "none.jsonl"]), tmp_path / "empty")
+    assert not (tmp_path / "empty").exists()
+
+
+def test_a_text_that_the_tokenizer_makes_nothing_of_is_a_bad_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("a.txt", "The king."), ("b.txt", "gone")):
+        (tmp_path / name).write_text(text)
+    model = load_model("builtin")
+    encode = type(model).encode_part
+    monkeypatch.setattr(type(model), "encode_part", lambda self, text: [] if text == "gone" else encode(self, text))
+    found = survey(model, Corpus([tmp_path]), tmp_path / "out")
+    assert found is not None
+    assert [row["reason"] for row in found.table("bad")] == ["no tokens: the model's tokenizer makes none of it"]
+
+
+def test_the_command_names_what_it_could_not_read_and_what_it_left_aside(tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for name, text in (("a.txt", "The king is dead."), ("b.txt", " "), ("c.txt", ""), ("d.csv", "a,b"), ("e.pdf", "x")):
+        (texts / name).write_text(text)
+    (texts / "f\x1b[31m.txt").write_bytes(b"caf\xe9")
+    run = subprocess.run(command(texts, tmp_path / "out"), capture_output=True, text=True, check=True)
+    assert run.stderr == "files of other kinds that are left aside: 1 .csv, 1 .pdf\n"
+    assert run.stdout.startswith(
+        "builtin: 1 document, 6 tokens, 24 heads\n"
+        "not read: 3 documents; bad.parquet lists them\n"
+        "  2 × empty, the first b.txt: empty\n"
+        "  f‹U+001B›[31m.txt: not UTF-8 (byte 3)\n"
+    )
+    only = [*command(texts, tmp_path / "only"), "--observables", "max_weight"]
+    assert "role  " not in finish(only)[0]  # no roles, no table of them
 
 
 def test_options_that_cannot_be_are_named(texts: Path, tmp_path: Path) -> None:
@@ -281,6 +340,15 @@ def test_two_surveys_are_compared_the_surest_difference_first(tmp_path: Path) ->
     unchanged = [row for row in rows if row["layer"] == 0]
     assert unchanged
     assert all(abs(row["difference"]) <= 1e-5 * max(1, abs(row["base"])) for row in unchanged)
+    arrays, notes = state.load(tuned.folder / "arrays.safetensors")
+    smaller = tmp_path / "smaller"
+    shutil.copytree(tuned.folder, smaller)
+    state.save(smaller / "arrays.safetensors", {**arrays, "heads": arrays["heads"][:6]}, notes)
+    with pytest.raises(
+        InputError,
+        match=r"base has heads up to L3H5, 24 of them, and .*smaller up to L0H5, 6 of them: only models of the same",
+    ):
+        compare(base, load(smaller))
     assert {row["observable"] for row in rows} == {*Options().observables} - {
         "received"
     }  # which is 1 whatever a head does
@@ -299,14 +367,15 @@ def test_the_line_of_progress_says_how_far_how_fast_and_how_long() -> None:
         Progress(0, 30, 5000, 0.5, 0.0, 3, begun=0.0, now=10.0), Progress(1, 20, 4000, 0.4, 0.0, 2, begun=0.0, now=10.0),
     ]  # fmt: skip
     assert progress_line(ranks) == " 45% · 50 documents · 9,000 tokens · 900 tokens/s (500 + 400) · 15 s left"
+    ranks[0].since, ranks[1].since = 0.2, 0.3
+    assert progress_line(ranks).startswith(" 45%, from 20% · 50 documents · ")  # the rest was there before
+    ranks[0].since = ranks[1].since = 0.0
     ranks[0].done = ranks[1].done = 0.001
     assert progress_line(ranks).endswith(" · 2.8 h left")
     assert progress_line([Progress(0)]) == "  0% · 0 documents · 0 tokens"
 
 
 def test_what_is_done_moves_on_with_every_text_and_not_only_with_shards(texts: Path, tmp_path: Path) -> None:
-    from clearhead.models import load as load_model
-
     model = load_model("builtin")
     seen: list[tuple[float, int, int]] = []
     ahead = iter(range(1_000_000))

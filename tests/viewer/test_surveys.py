@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from clearhead.errors import InputError
-from clearhead.models import load as load_model
-from clearhead.survey import Corpus, Options, compare, load, survey
+from clearhead.survey import compare, load
 from clearhead.trace import Head
 from clearhead.viewer.packed import Answer, unpack
 from clearhead.viewer.surveys import Surveys
@@ -162,10 +161,3 @@ def test_a_folder_that_goes_away_is_still_shown_and_a_damaged_one_is_named(surve
         damaged.write_bytes(damaged.read_bytes()[:-9])
         with pytest.raises(InputError, match=rf"survey: .*{name}.parquet is damaged or gone; survey into a new folder"):
             Surveys([load(tmp_path / "elsewhere")])
-
-
-def test_a_survey_that_could_read_nothing_is_not_shown(tmp_path):
-    (tmp_path / "empty.txt").write_text(" ")
-    nothing = survey(load_model("builtin"), Corpus([tmp_path / "empty.txt"]), tmp_path / "out", Options(length=16))
-    with pytest.raises(InputError, match=r"nothing of its corpus could be read, so there is nothing to show"):
-        Surveys([nothing])

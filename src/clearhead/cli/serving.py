@@ -38,6 +38,8 @@ def gallery(paths: list[Path]) -> Answering:
         return Gallery(read(paths))
     if len(folders) < len(paths):
         file = next(path for path in paths if path not in folders)
+        if not file.exists():
+            raise InputError(f"survey {str(file)!r}: there is no such folder")
         raise InputError(f"{file} is a trace, and {folders[0]} a survey: show them one after the other")
 
     from clearhead.survey import load

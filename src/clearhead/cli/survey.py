@@ -19,17 +19,22 @@ if TYPE_CHECKING:
 
 SHOWN = 20  # rows of a comparison
 BEST = 3  # heads shown of every role
+OTHERS = 8  # kinds of files shown that are left aside
 
 
 def survey(
     model: Annotated[str | None, typer.Argument(help='"builtin", or any other model that `look` takes.')] = None,
     corpus: Annotated[
         list[str] | None,
-        typer.Argument(help="Text files, folders, glob patterns, .jsonl, .parquet, a Hugging Face dataset on disk."),
+        typer.Argument(
+            help="Text files and .jsonl, also as .gz, .parquet; folders, glob patterns; a Hugging Face dataset on disk."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder to write, or to go on with.")] = None,
     field: Annotated[str, typer.Option(help="The field or column that holds the text.")] = "text",
-    length: Annotated[int, typer.Option(help="Tokens of the longest sequence; longer documents are cut.")] = 1024,
+    length: Annotated[
+        int, typer.Option(help="Tokens of the longest sequence; longer documents are read in pieces, each by itself.")
+    ] = 1024,
     observables: Annotated[str | None, typer.Option(help="What to measure, separated by commas. Default: all.")] = None,
     examples: Annotated[int, typer.Option(min=0, help="Strongest looks to keep of every head.")] = 8,
     largest: Annotated[int, typer.Option(min=1, help="Bytes of the largest document that is read.")] = 10_000_000,
@@ -77,6 +82,10 @@ def survey(
     given = {} if observables is None else {"observables": tuple(x.strip() for x in observables.split(","))}
     options = Options(length=length, examples=examples, shard_documents=shard_documents, pack=pack, **given)  # type: ignore[arg-type]
     texts = Corpus(corpus, field=field, largest=largest)
+    if first and texts.others:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(texts.others.items())[:OTHERS])
+        more = "" if len(texts.others) <= OTHERS else ", …"
+        print(f"files of other kinds that are left aside: {kinds}{more}", file=sys.stderr)
     line = _Line() if first and sys.stderr.isatty() else None
     loaded = load(model, progress=print if first else None)
     before = signal.signal(signal.SIGTERM, _ended)
@@ -126,7 +135,9 @@ def progress_line(everybody: list[Progress]) -> str:
     tokens, documents = (sum(getattr(x, name) for x in everybody) for name in ("tokens", "documents"))
     speeds = [x.speed for x in everybody if x.tokens]
     done = sum(x.done for x in everybody) / max(1, len(everybody))
-    parts = [f"{done:4.0%}", f"{documents:,} documents", f"{tokens:,} tokens"]
+    before = min((x.since for x in everybody if x.since is not None), default=0.0)
+    begun = f", from {before:.0%}" if before >= 0.005 else ""  # of a run that goes on
+    parts = [f"{done:4.0%}{begun}", f"{documents:,} documents", f"{tokens:,} tokens"]
     if speeds:
         each = f" ({' + '.join(f'{x:,.0f}' for x in speeds)})" if len(speeds) > 1 else ""
         parts.append(f"{sum(speeds):,.0f} tokens/s{each}")
@@ -152,10 +163,15 @@ def _show(found: Survey) -> None:
 
     told = found.summary
     print(
-        f"{found.manifest['model']}: {told['documents']:,} documents, {told['tokens']:,} tokens, {told['heads']} heads"
+        f"{found.manifest['model']}: {_many(told['documents'], 'document')}, {told['tokens']:,} tokens, {told['heads']} heads"
     )
-    for reason, count in told["bad"].items():
-        print(f"not read: {count} ({reason}); see bad.parquet")
+    if told["bad"]:
+        bad = found.table("bad")
+        print(f"not read: {_many(len(bad), 'document')}; bad.parquet lists " + ("them" if len(bad) > 1 else "it"))
+        for reason, count in told["bad"].items():
+            one = next(row for row in bad if row["reason"].startswith(reason))
+            example = _shown(f"{one['name']}: {one['reason']}")
+            print(f"  {example}" if count == 1 else f"  {count:,} × {reason}, the first {example}")
     roles: dict[str, list[dict[str, Any]]] = {}
     for row in found.table("roles"):
         if not math.isnan(row["score"]):
@@ -174,8 +190,8 @@ def _show(found: Survey) -> None:
             table.add_row(role if n == 0 else "", f"L{row['layer']}H{row['head']}", *numbers, mark)
         if earned > BEST:
             table.add_row("", f"and {earned - BEST} more", "", "", "", "labelled")
-    console().print(table)
     if roles:
+        console().print(table)
         print(
             "score: mean over documents, ± its standard error; uniform: what uniform attention scores there; "
             "labelled: well above it"
@@ -216,4 +232,15 @@ def _compare(base: Path, other: Path) -> None:
 
 
 def _number(x: float, digits: int) -> str:
-    return "·" if math.isnan(x) else f"{x:.{digits}f}"
+    return "·" if math.isnan(x) else f"{x:z.{digits}f}"
+
+
+def _shown(text: str) -> str:
+    """On one line, with nothing in it that a terminal would obey."""
+    from clearhead.tokens import visible
+
+    return visible(text).replace("·", " ")
+
+
+def _many(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"

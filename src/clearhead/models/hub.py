@@ -123,6 +123,12 @@ def load_hub(name: str, where: Path | str, dtype: torch.dtype | None, *, trust_r
         config = hf.AutoConfig.from_pretrained(where, **options)
         _check_reads_one_text(name, config)
         tokenizer = hf.AutoTokenizer.from_pretrained(where, **options)
+        if not tokenizer(
+            "a word", add_special_tokens=False
+        ).input_ids:  # transformers makes an empty one where there are no files
+            raise InputError(
+                f"model {name!r}: has no tokenizer; put its files beside the weights (tokenizer.save_pretrained)"
+            )
         kinds = " ".join(config.architectures or [])
         auto: Any = hf.AutoModelForCausalLM if "CausalLM" in kinds or "LMHead" in kinds else hf.AutoModel
         network = auto.from_pretrained(

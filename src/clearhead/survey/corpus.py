@@ -1,15 +1,15 @@
-"""A corpus as a stream of documents: text files, folders, globs, JSON lines, Parquet, a Hugging Face dataset on disk.
+"""A corpus as a stream of documents: text files, JSON lines, both also gzipped, Parquet, a Hugging Face dataset on disk.
 
 Nothing is held but the document that is being read. What is no document (bytes that are no UTF-8, nothing in it, more than
-allowed) is a `Bad` one: it keeps its number, and the stream goes on.
+allowed, a file that is damaged) is a `Bad` one: it keeps its number, and the stream goes on.
 """
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
-import os
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +17,13 @@ from typing import Any
 
 from clearhead.errors import InputError
 from clearhead.survey.arrow import pyarrow
+from clearhead.survey.files import Source, sources, unpacked
 
-TEXT = (".txt", ".md", ".text")
-LINES = (".jsonl", ".ndjson")
-TABLES = (".parquet", ".arrow")
+DAMAGED = (OSError, EOFError, ValueError, zlib.error)  # what gzip and pyarrow raise for a file that is not what it says
 SAMPLE = 1 << 16  # bytes of a file's beginning and end that its fingerprint is made of
 AT_ONCE = 64  # rows of a table read together
+FIELDS = 100  # characters of the names of fields that are shown
+Part = tuple[str, int, Callable[[], str], float]  # of a file: name, bytes, how to read it, the share behind it
 
 
 class Bad(Exception):  # noqa: N818
@@ -40,32 +41,29 @@ class Document:
     done: float  # share of the corpus that ends with it
 
 
-@dataclass(frozen=True)
-class Source:
-    """One file of a corpus."""
-
-    path: Path
-    shown: str  # as it was named, or below the folder that was
-    kind: str  # "text", "lines", "parquet" or "arrow"
-    size: int
-
-
 class Corpus:
     """The documents of some files, in the order of their names.
 
     Arguments:
-        paths: files, folders (searched below) and glob patterns.
+        paths: files, folders (searched below, hidden ones and folders of surveys aside) and glob patterns.
         field: the field of a JSON line, or the column of a table, that holds the text.
         largest: bytes of the largest document that is read.
 
-    Raises `InputError` for a path that is not there or holds nothing to read.
+    Attributes:
+        sources: the files.
+        others: how many files of the folders are of other kinds and are left aside, by the end of their names.
+
+    Raises `InputError` for a path that is not there or holds nothing to read, and for a table without that column.
     """
 
     def __init__(self, paths: Sequence[str | Path], *, field: str = "text", largest: int = 10_000_000) -> None:
         self.field, self.largest = field, largest
-        self.sources = [source for path in paths for source in _sources(str(path))]
+        self.others: Counter[str] = Counter()
+        self.sources = [source for path in paths for source in sources(str(path), self.others)]
         if not self.sources:
             raise InputError("corpus: expected a file, folder or glob pattern, got none; name one")
+        for source in self.sources:
+            self._check_column(source)
 
     def fingerprint(self) -> str:
         """A name for the content: names and sizes of the files, their beginnings and ends."""
@@ -82,20 +80,29 @@ class Corpus:
         number, before = 0, 0
         for source in self.sources:
             readers = {"text": self._text, "lines": self._lines, "parquet": self._parquet, "arrow": self._arrow}
-            for name, size, read, share in readers[source.kind](source):
+            parts = readers[source.kind](source)
+            while (part := _next(parts, source)) is not None:
+                name, size, read, share = part
                 yield Document(number, name, size, read, (before + share * source.size) / total)
                 number += 1
             before += source.size
 
-    def _text(self, source: Source) -> Iterator[tuple[str, int, Callable[[], str], float]]:
+    def _text(self, source: Source) -> Iterator[Part]:
         def read() -> str:
-            self._check(source.size)
-            return _decoded(source.path.read_bytes())
+            if not source.packed:
+                self._check(source.size)
+            try:
+                with source.path.open("rb") as raw, unpacked(raw, source) as file:
+                    found = file.read(self.largest + 1)
+            except DAMAGED as error:
+                raise Bad(_damage(error)) from error
+            self._check(len(found))
+            return _decoded(found)
 
         yield source.shown, source.size, read, 1.0
 
-    def _lines(self, source: Source) -> Iterator[tuple[str, int, Callable[[], str], float]]:
-        with source.path.open("rb") as file:
+    def _lines(self, source: Source) -> Iterator[Part]:
+        with source.path.open("rb") as raw, unpacked(raw, source) as file:
             n = 0
             while line := file.readline(self.largest + 1):
                 n, size = n + 1, len(line)
@@ -104,7 +111,7 @@ class Corpus:
                 if size > self.largest + 1:
                     line = b""
                 if line.strip() or size > self.largest + 1:
-                    yield f"{source.shown}:{n}", size, self._of_line(line, size), file.tell() / max(1, source.size)
+                    yield f"{source.shown}:{n}", size, self._of_line(line, size), raw.tell() / max(1, source.size)
 
     def _of_line(self, line: bytes, size: int) -> Callable[[], str]:
         def read() -> str:
@@ -113,26 +120,27 @@ class Corpus:
                 found = json.loads(_decoded(line))
             except (ValueError, RecursionError) as error:
                 raise Bad("no JSON") from error
-            if not isinstance(found, dict) or not isinstance(found.get(self.field), str):
-                raise Bad(f"no text in field {self.field!r}")
-            return str(found[self.field])
+            if not isinstance(found, dict) or not isinstance(text := found.get(self.field), str):
+                there = ", ".join(map(repr, found)) if isinstance(found, dict) else "none"
+                raise Bad(f"no text in field {self.field!r} (it has {there[:FIELDS]}; choose with --field)")
+            if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+                raise Bad("half of a surrogate pair: no Unicode text")
+            return text
 
         return read
 
-    def _parquet(self, source: Source) -> Iterator[tuple[str, int, Callable[[], str], float]]:
+    def _parquet(self, source: Source) -> Iterator[Part]:
         parquet = pyarrow("parquet")
         with parquet.ParquetFile(source.path) as file:
-            self._check_column(source, file.schema_arrow)
             rows, n = max(1, file.metadata.num_rows), 0
             for batch in file.iter_batches(AT_ONCE, columns=[self.field]):
                 yield from self._of_column(source, batch.column(0), n, rows)
                 n += len(batch)
 
-    def _arrow(self, source: Source) -> Iterator[tuple[str, int, Callable[[], str], float]]:
+    def _arrow(self, source: Source) -> Iterator[Part]:
         ipc = pyarrow("ipc")
         with source.path.open("rb") as file:
             reader = ipc.open_stream(file)
-            self._check_column(source, reader.schema)
             n = 0
             for batch in reader:
                 for first in range(0, len(batch), AT_ONCE):
@@ -141,15 +149,26 @@ class Corpus:
                         yield name, size, read, file.tell() / max(1, source.size)
                 n += len(batch)
 
-    def _check_column(self, source: Source, schema: Any) -> None:
-        if self.field not in schema.names:
+    def _check_column(self, source: Source) -> None:
+        """Raise `InputError` for a table that lacks the column; one that is damaged is said when it is read."""
+        try:
+            if source.kind == "parquet":
+                names = pyarrow("parquet").read_schema(source.path).names
+            elif source.kind == "arrow":
+                with source.path.open("rb") as file:
+                    names = pyarrow("ipc").open_stream(file).schema.names
+            else:
+                return
+        except InputError:
+            raise
+        except DAMAGED:
+            return
+        if self.field not in names:
             raise InputError(
-                f"corpus {source.shown}: has no column {self.field!r}; it has {', '.join(schema.names)}; choose with --field"
+                f"corpus {source.shown}: has no column {self.field!r}; it has {', '.join(names)}; choose with --field"
             )
 
-    def _of_column(
-        self, source: Source, column: Any, first: int, rows: int
-    ) -> Iterator[tuple[str, int, Callable[[], str], float]]:
+    def _of_column(self, source: Source, column: Any, first: int, rows: int) -> Iterator[Part]:
         types = pyarrow("types")
         if types.is_dictionary(column.type):
             column = column.dictionary_decode()
@@ -174,7 +193,7 @@ class Corpus:
 
     def _check(self, size: int) -> None:
         if size > self.largest:
-            raise Bad(f"larger than {self.largest} bytes")
+            raise Bad(f"larger than {self.largest:,} bytes (see --largest)")
 
 
 def shards(documents: Iterator[Document], *, most: int, size: int) -> Iterator[list[Document]]:
@@ -191,54 +210,30 @@ def shards(documents: Iterator[Document], *, most: int, size: int) -> Iterator[l
 
 def _decoded(raw: bytes) -> str:
     if b"\0" in raw:
-        raise Bad("zero bytes: no text")
+        raise Bad(
+            "UTF-16, not UTF-8" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "no text: it holds bytes of value 0"
+        )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Bad(f"not UTF-8 (byte {error.start})") from error
 
 
-def _sources(path: str) -> Iterator[Source]:
-    """The files that a path names."""
+def _next(parts: Iterator[Part], source: Source) -> Part | None:
+    """The next part of a file; where the file turns out to be damaged, one that cannot be read; then None."""
     try:
-        folder, file = os.path.isdir(path), os.path.isfile(path)
-    except ValueError:  # a zero byte
-        folder = file = False
-    if folder:
-        yield from _in_folder(Path(path))
-    elif file:
-        yield _source(Path(path), os.path.basename(path))
-    else:
-        found = [name for name in sorted(glob.glob(path, recursive=True)) if os.path.isfile(name)]
-        if not found:
-            raise InputError(f"corpus {path!r}: there is no such file or folder, and it matches no file")
-        common = os.path.commonpath([os.path.dirname(name) for name in found])
-        for name in found:
-            yield _source(Path(name), os.path.relpath(name, common or "."))
+        return next(parts, None)
+    except InputError:
+        raise
+    except DAMAGED as error:
+        reason = _damage(error)
+
+    def read() -> str:
+        raise Bad(reason)
+
+    return source.shown, 0, read, 1.0
 
 
-def _in_folder(folder: Path) -> Iterator[Source]:
-    if (folder / "dataset_dict.json").is_file():
-        splits = sorted(x.name for x in folder.iterdir() if (x / "state.json").is_file())
-        raise InputError(
-            f"corpus {str(folder)!r}: holds the splits {', '.join(splits)} of a dataset; name one: {folder / splits[0]}"
-            if splits
-            else f"corpus {str(folder)!r}: holds a dataset without splits; save it again"
-        )
-    if (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file():
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        for entry in state["_data_files"]:
-            yield _source(folder / os.path.basename(entry["filename"]), os.path.basename(entry["filename"]))
-        return
-    found = sorted(x for x in folder.rglob("*") if x.is_file() and x.suffix.lower() in (*TEXT, *LINES, *TABLES))
-    if not found:
-        kinds = ", ".join((*TEXT, *LINES, *TABLES))
-        raise InputError(f"corpus {str(folder)!r}: holds none of {kinds}; name files, or a glob pattern")
-    for path in found:
-        yield _source(path, str(path.relative_to(folder)))
-
-
-def _source(path: Path, shown: str) -> Source:
-    suffix = path.suffix.lower()
-    kind = "lines" if suffix in LINES else suffix[1:] if suffix in TABLES else "text"
-    return Source(path, shown, kind, path.stat().st_size)
+def _damage(error: Exception) -> str:
+    said = str(error).strip().splitlines() or [type(error).__name__]
+    return f"damaged ({said[0][:FIELDS]})"

@@ -13,8 +13,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -140,20 +142,29 @@ def write(
     if "map" in kept:
         kept["map"] = kept["map"] / np.maximum(1, kept["map_queries"])[:, None]
     state.save(folder / ARRAYS, kept, {"buckets a head and observable": BUCKETS, "observables": list(names)})
-    reasons: dict[str, int] = {}
-    for one in notes["bad"]:
-        kind = one["reason"].split(" (")[0]
-        reasons[kind] = reasons.get(kind, 0) + 1
     summary = {
         "format": manifest["format"],
         "documents": notes["documents"],
         "tokens": int(arrays["tokens"][0]) if arrays else 0,
         "heads": len(heads),
-        "bad": reasons,
+        "bad": reasons(notes["bad"]),
         "quantile relative error": RELATIVE_ERROR,
     }
     state.write(folder / state.SUMMARY, state.plain(summary))
     tidy(folder)
+
+
+def reasons(bad: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many documents could not be read, by reason."""
+    return dict(Counter(one["reason"].split(" (")[0] for one in bad))
+
+
+def forget(folder: Path) -> None:
+    """Remove everything of an unfinished survey, so that the folder can be used for another."""
+    tidy(folder)
+    (folder / state.MANIFEST).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()  # where it holds nothing else
 
 
 def tidy(folder: Path) -> None:
@@ -267,8 +278,8 @@ def compare(base: Survey, other: Survey) -> list[Row]:
     """
     if base.heads != other.heads:
         raise InputError(
-            f"compare: {base.folder} has {len(base.heads)} heads and {other.folder} has {len(other.heads)}: only models of the "
-            "same shape can be compared head by head"
+            f"compare: {base.folder} has heads up to {base.heads[-1]}, {len(base.heads)} of them, and {other.folder} up to "
+            f"{other.heads[-1]}, {len(other.heads)} of them: only models of the same shape can be compared head by head"
         )
     role = [{(r["layer"], r["head"]): r["role"] for r in survey.table("heads")} for survey in (base, other)]
     rows = []

@@ -47,7 +47,8 @@ def survey(
 
     Raises:
         InputError: the folder holds a survey of another model, corpus or option, with the difference; a model or a corpus that
-            cannot be surveyed; pyarrow, which writes the results, is not installed.
+            cannot be surveyed, or of which nothing could be read (then nothing stays in the folder); pyarrow, which writes the
+            results, is not installed.
         RanksError: another rank has not been heard of for ten minutes. What is done is kept; the same call goes on.
 
     Memory does not grow with the corpus: one document, one shard's sums and one sequence's observations are held.
@@ -66,6 +67,9 @@ def survey(
     if rank:
         return None
     _wait(folder, total, options, ranks, report)
+    if not (notes := state.notes(folder))["documents"]:
+        results.forget(folder)
+        raise InputError(_nothing(notes["bad"]))
     results.write(folder, manifest, QUANTITIES, lambda token: model.pieces([token])[0])
     return results.load(folder)
 
@@ -87,6 +91,16 @@ def _fitting(model: Model, options: Options) -> Options:
     return Options(
         length, options.observables, options.examples, options.shard_documents, options.shard_bytes, together
     )
+
+
+def _nothing(bad: list[dict[str, Any]]) -> str:
+    """Why there is nothing to survey."""
+    if not bad:
+        return "corpus: expected texts, got files that hold none; name others"
+    counts, plural = results.reasons(bad), "" if len(bad) == 1 else "s"
+    others = ": " + ", ".join(f"{count:,} {reason}" for reason, count in counts.items()) if len(counts) > 1 else ""
+    first = f"{bad[0]['name']}: {bad[0]['reason']}"
+    return f"corpus: nothing could be read of {len(bad):,} document{plural}{others}; {first}"
 
 
 def _manifest(model: Model, corpus: Corpus, options: Options) -> dict[str, Any]:

@@ -45,9 +45,11 @@ def measure_shard(
     for n, document in enumerate(documents):
         try:
             text = document.read()
-            ids = model.encode_part(text) if text.strip() else []
-            if not ids:
+            if not text.strip():
                 raise Bad("empty")
+            ids = model.encode_part(text)
+            if not ids:
+                raise Bad("no tokens: the model's tokenizer makes none of it")
             pieces += cut(n, ids, model.before, model.after, options.length)
         except (Bad, OSError) as error:
             bad.append({"number": document.number, "name": document.name, "reason": str(error)})

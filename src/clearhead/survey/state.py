@@ -20,6 +20,11 @@ from clearhead.whole import whole
 
 FORMAT = 2
 MANIFEST, FOLDED, SUMMARY = "survey.json", "folded.safetensors", "summary.json"
+# Parts of the manifest that only say whether two are the same, in words.
+UNSHOWN = {
+    "corpus content": "files of the same names that held something else",
+    "weights": "a model of the same name that had other weights",
+}
 
 
 def write(path: Path, content: bytes) -> None:
@@ -90,6 +95,8 @@ def _same(folder: Path, there: Mapping[str, Any], asked: Mapping[str, Any]) -> N
         before, now = there.get(name), asked.get(name)
         if before == now:
             continue
+        if name in UNSHOWN:
+            raise InputError(f"--out {folder}: was begun with {UNSHOWN[name]}; name another folder")
         if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
             before, now = next((a, b) for a, b in zip(before, now, strict=True) if a != b)
         raise InputError(
@@ -124,23 +131,32 @@ def load(path: Path) -> tuple[Arrays, dict[str, Any]]:
         with safe_open(path, framework="numpy") as file:
             notes = json.loads((file.metadata() or {})["notes"])
             return {name: file.get_tensor(name) for name in file.keys()}, notes  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise InputError(
+            f"survey: {path} has gone; is somebody else surveying into the same folder? The same command goes on"
+        ) from error
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise InputError(
             f"survey: {path} is damaged ({error}); delete it, and the same command makes it again"
         ) from error
 
 
+def notes(folder: Path) -> dict[str, Any]:
+    """What is known of everything folded: shards, documents, bad ones, examples."""
+    path = folder / FOLDED
+    return load(path)[1] if path.is_file() else {"shards": 0, "documents": 0, "bad": [], "examples": []}
+
+
 def folded(folder: Path) -> int:
     """How many shards are folded already."""
-    path = folder / FOLDED
-    return int(load(path)[1]["shards"]) if path.is_file() else 0
+    return int(notes(folder)["shards"])
 
 
 def fold(folder: Path, kept: int, least: int = 1) -> int:
     """Fold finished shards, as far as they follow one another, if there are `least` of them. Returns how many are folded."""
     path = folder / FOLDED
-    arrays, notes = load(path) if path.is_file() else ({}, {"shards": 0, "documents": 0, "bad": [], "examples": []})
-    number = int(notes["shards"])
+    arrays, known = load(path) if path.is_file() else ({}, notes(folder))
+    number = int(known["shards"])
     ready = number
     while shard_path(folder, ready).is_file():
         ready += 1
@@ -149,13 +165,13 @@ def fold(folder: Path, kept: int, least: int = 1) -> int:
     for n in range(number, ready):
         more, told = load(shard_path(folder, n))
         arrays = add(arrays, more)
-        notes = {
+        known = {
             "shards": n + 1,
-            "documents": notes["documents"] + told["documents"],
-            "bad": notes["bad"] + told["bad"],
-            "examples": strongest(notes["examples"], told["examples"], kept),
+            "documents": known["documents"] + told["documents"],
+            "bad": known["bad"] + told["bad"],
+            "examples": strongest(known["examples"], told["examples"], kept),
         }
-    save(path, arrays, notes)
+    save(path, arrays, known)
     for n in range(number, ready):
         shard_path(folder, n).unlink(missing_ok=True)
     return ready

@@ -48,10 +48,6 @@ class Shape:
     """One survey, read once, and what its tables say head by head."""
 
     def __init__(self, survey: Survey) -> None:
-        if not survey.summary["heads"]:
-            raise InputError(
-                f"survey {str(survey.folder)!r}: nothing of its corpus could be read, so there is nothing to show"
-            )
         self.survey = survey
         self.name = str(survey.folder)
         self.roles, self.observables, self.examples = (

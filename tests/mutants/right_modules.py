@@ -453,3 +453,31 @@ class AroundTheLibrary(nn.Module):
     def forward(self, x):
         hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
         return self.attn(x, x, x, attn_mask=hidden, need_weights=False)[0]
+
+
+@right
+class FromAnotherText(EightHeads):
+    """Keys and values come from a second input, which must be given."""
+
+    def __init__(self, dim=48):
+        super().__init__(dim, 4)
+        self.qkv, self.to_q, self.to_kv = None, nn.Linear(dim, dim), nn.Linear(dim, 2 * dim)
+
+    def forward(self, x, context):
+        q, k, v = (
+            t.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for t in (self.to_q(x), *self.to_kv(context).chunk(2, dim=-1))
+        )
+        return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+@right
+class RotaryOfItsOwnBase(Grouped):
+    def __init__(self, dim=64, n_heads=4, rope_theta=50000.0):
+        super().__init__(dim, n_heads, n_heads)
+        self.rates = rope_theta ** (-torch.arange(0, self.head_dim, 2) / self.head_dim)
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        a = torch.outer(torch.arange(x.shape[1]), self.rates).repeat_interleave(2, -1).to(x.dtype)
+        return self.attend(*(t * a.cos() + rotate_pairs(t) * a.sin() for t in (q, k)), v)

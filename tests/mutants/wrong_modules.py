@@ -461,3 +461,43 @@ class AroundTheLibraryStrict(nn.Module):
     def forward(self, x):
         hidden = torch.ones(x.shape[1], x.shape[1]).triu() == 1
         return self.attn(x, x, x, attn_mask=hidden, need_weights=False)[0]
+
+
+@wrong("rope:none")
+class RotaryAlongTheHeads(Grouped):
+    """Turned before heads and tokens change places: query and key of one head by one angle, which cancels."""
+
+    def forward(self, x):
+        q, k, v = (t.transpose(1, 2) for t in self.parts(x))
+        n = self.n_heads // self.n_kv_heads
+        k, v = k.repeat_interleave(n, 2), v.repeat_interleave(n, 2)
+        a = angles(self.n_heads, self.head_dim).repeat(1, 2).to(x.dtype)
+        q, k = (t * a.cos() + rotate_half(t) * a.sin() for t in (q, k))
+        return self.attend(*(t.transpose(1, 2) for t in (q, k, v)))
+
+
+@wrong("rope:none")
+class RotaryThrownAway(Grouped):
+    """What comes back from turning is not kept; the cosines are a table."""
+
+    def __init__(self, dim=60, n_heads=6):
+        super().__init__(dim, n_heads, n_heads)
+        self.register_buffer("cos", angles(64, self.head_dim).repeat(1, 2).cos())
+
+    def rotated(self, x):
+        cos = self.cos[: x.shape[2]]
+        return x * cos + rotate_half(x) * (1 - cos**2).sqrt()
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        self.rotated(q), self.rotated(k)
+        return self.attend(q, k, v)
+
+
+@wrong("calls:changes its input")
+class ScalesItsInput(Grouped):
+    def forward(self, x):
+        x /= self.head_dim**0.25
+        q, k, v = self.parts(x)
+        n = self.n_heads // self.n_kv_heads
+        return self.attend(q, k.repeat_interleave(n, 1), v.repeat_interleave(n, 1))

@@ -111,7 +111,7 @@ def module_cases(reading: Reading) -> None:
         ("square", batch, t, {"order": 10}),
         ("other sizes", 1 if batch == 1 else 3, shorter, {"order": 12}),
     ]
-    if subject.takes_three:
+    if subject.takes_three or subject.context_argument is not None:
         plan.append(("Tq < Tk", batch, max(1, t * 4 // 7), {"order": 5, "other": t}))
     for n, loud in enumerate(LOUDNESS):
         plan.append((f"scores near {loud:g}", batch, t, {"order": 25 - n, "loud": loud}))

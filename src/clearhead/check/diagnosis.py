@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from clearhead.check.calling import Failed
-from clearhead.check.choices import BY_NAME, DEFAULT, DIMENSIONS, INDEX, Formula, changed
+from clearhead.check.choices import BY_NAME, DIMENSIONS, INDEX, Formula
 from clearhead.check.formula import Bench
 from clearhead.check.functions import LAYOUTS as FUNCTION_LAYOUTS
 from clearhead.check.functions import FunctionSubject
@@ -24,7 +24,7 @@ from clearhead.check.report import Explanation, Finding, Line, Mistake
 from clearhead.check.search import Match, tolerance_of
 from clearhead.check.settling import KEEPS
 from clearhead.check.source import Source, Works, mended, point
-from clearhead.check.state import Reading
+from clearhead.check.state import Reading, righted
 from clearhead.check.steps import Refused
 from clearhead.errors import dtype_name
 
@@ -139,17 +139,20 @@ def _mistake(
     elif name == "rope":
         fault = option.rpartition(" ")[0].partition("-")[2]
         right = ROPE_RIGHT.get(fault, right)
+        if option == "none":
+            said = "rotary positions have no effect: the result is as it would be without them"
+            right = f"{ROPE_RIGHT['over-heads']}; and use what comes back"
     if name == "scale":
         right = f"scores / √D with D = {sizes['D']}, the width of a head"
         if bench.case.scale is not None:
             right = f"scores × {bench.case.scale:g}, the scale that is asked for"
-    line, change = point(sources, f"{name}:{option}", _works(name, bench, formula))
+    line, change = point(sources, f"{name}:{option}", _works(name, bench, formula, reading.base))
     return Mistake(f"{name}:{option}", said, right, line, change)
 
 
-def _works(name: str, bench: Bench, formula: Formula) -> Works:
+def _works(name: str, bench: Bench, formula: Formula, base: Formula) -> Works:
     """Whether the candidate, with a line put differently, gives the formula's numbers with that one mistake put right."""
-    return _gives([bench], changed(formula, **{name: "past" if name == "sees" else DEFAULT[INDEX[name]]}))
+    return _gives([bench], righted(formula, name, base))
 
 
 def _gives(benches: list[Bench], formula: Formula) -> Works:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -85,6 +86,7 @@ class Found:
     block: int | None  # the size of a square lower-triangular buffer
     tril: str  # its name
     norms: bool  # whether there is a norm layer inside that may act on q and k
+    base: float | None  # of its rotary positions, where a name says one
     epsilon: float  # what its norms add to a variance
 
 
@@ -123,6 +125,7 @@ def find(root: nn.Module) -> Found:
         block,
         tril,
         any("norm" in type(m).__name__.lower() for m in root.modules()),
+        _base(root),
         _epsilon(root),
     )
 
@@ -180,6 +183,17 @@ def _count(root: nn.Module, names: str) -> int | None:
             plain = re.sub(r"[^a-z0-9]", "", name.lower())
             if isinstance(value, int) and not isinstance(value, bool) and value > 0 and re.fullmatch(names, plain):
                 return value
+    return None
+
+
+def _base(root: nn.Module) -> float | None:
+    """A number that is kept as the base of rotary positions, or is the default of an argument of that name."""
+    named = [(name, value) for m in root.modules() for name, value in vars(m).items()]
+    named += [(p.name, p.default) for p in inspect.signature(type(root)).parameters.values()]
+    for name, value in named:
+        plain = re.sub(r"[^a-z]", "", name.lower())
+        if isinstance(value, int | float) and value > 1 and re.fullmatch(r"(rope|rotary)?(base|theta)", plain):
+            return float(value)
     return None
 
 

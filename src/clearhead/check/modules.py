@@ -49,6 +49,8 @@ class ModuleSubject:
     device: str = "cpu"
     fixed: dict[str, Any] = field(default_factory=dict)
     leading: tuple[Any, ...] = ()  # weights that are given as arguments behind x
+    context_argument: str | None = None  # what keys and values are made from, where it is not x
+    context_required: bool = False
     mask_argument: str | None = None
     mask_required: bool = False
     mask_shape: str | None = None
@@ -79,8 +81,10 @@ class ModuleSubject:
         """Call it with x (B, T, C), and get (B, T, width). `other` is what keys and values come from. Raises `Failed`."""
         return as_result(self.raw(x, mask, other=other, **named), self, x)
 
-    def raw(self, x: Tensor, mask: Tensor | None = None, *, other: Tensor | None = None, **named: Any) -> Any:
-        """The same, with whatever it returned. Raises `Failed`."""
+    def raw(
+        self, x: Tensor, mask: Tensor | None = None, *, other: Tensor | None = None, copies: bool = True, **named: Any
+    ) -> Any:
+        """The same, with whatever it returned; without `copies`, x itself is passed. Raises `Failed`."""
         given = self.to_layout(x.to(dtype=self.dtype, device=self.device))
         kwargs = {
             name: as_given(value.clone(), self.framework) if isinstance(value, Tensor) else value
@@ -94,10 +98,13 @@ class ModuleSubject:
             )
         elif self.mask_required and self.mask_argument is not None:
             kwargs[self.mask_argument] = None
-        args: tuple[Any, ...] = (given.clone(), *self.leading)
+        if self.context_argument is not None and (self.context_required or other is not None):
+            source = given if other is None else self.to_layout(other.to(dtype=self.dtype, device=self.device))
+            kwargs[self.context_argument] = source.clone()
+        args: tuple[Any, ...] = (given.clone() if copies else given, *self.leading)
         if self.takes_three:
             source = given if other is None else self.to_layout(other.to(dtype=self.dtype, device=self.device))
-            args = (given.clone(), source.clone(), source.clone())
+            args = (given.clone(), source.clone(), source.clone()) if copies else (given, source, source)
         args = tuple(as_given(each, self.framework) if isinstance(each, Tensor) else each for each in args)
         return call(self.forward, *args, habits=self.habits, watcher=self.watcher, seconds=self.seconds, **kwargs)
 
@@ -285,6 +292,8 @@ def set_up(subject: ModuleSubject) -> None:
     for parameter in subject.parameters or []:
         if parameter.role in ("mask", "padding") and subject.mask_argument is None:
             subject.mask_argument, subject.mask_required = parameter.name, parameter.required
+        if parameter.role == "context":
+            subject.context_argument, subject.context_required = parameter.name, parameter.required
         if parameter.role == "cache" and subject.cache_argument is None:
             subject.cache_argument = parameter.name
             if parameter.required:

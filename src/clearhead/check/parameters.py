@@ -14,6 +14,7 @@ ROLES: dict[str, str] = {
     "key": r"k|key|keys|ks|xk|keystates|keylayer|kh|kt|kmat|kin|keyinput",
     "value": r"v|value|values|vs|xv|valuestates|valuelayer|vh|vt|vmat|vin|valueinput|val|vals",
     "x": r"x|input|inputs|hiddenstates|hidden|hiddenstate|tokens|embeddings|embedding|emb|xs|src|seq|sequence|xin|h|inp|data",
+    "context": r"context|ctx|enc|encout|encoderout|encoderoutput|encoderhiddenstates|kvinput|keyvaluestates|crossinput|y",
     "mask": r"mask|attnmask|attentionmask|m|msk|keymask|srcmask|tgtmask|visible|allowed|keep",
     "padding": r"keypaddingmask|paddingmask|padmask|keypadding|srckeypaddingmask",
     "bias": r"bias|attnbias|attentionbias|positionbias",

@@ -16,7 +16,15 @@ from clearhead.check.functions import LAYOUTS, FunctionSubject
 from clearhead.check.inputs import Sizes, arrays_of, inputs
 from clearhead.check.masking import MASK_SENSES
 from clearhead.check.modules import LENGTHS, ModuleSubject
-from clearhead.check.settling import full_size, settle_causal, settle_heads, settle_length, settle_mask, settle_repeats
+from clearhead.check.settling import (
+    full_size,
+    settle_causal,
+    settle_heads,
+    settle_length,
+    settle_mask,
+    settle_repeats,
+    settle_rotary,
+)
 from clearhead.check.state import FUNCTION_SIZES, Reading, diagnose, settled
 from clearhead.check.subjects import CannotRun, Options, Subject, framework_hint, subject_of, trouble_of
 
@@ -129,6 +137,7 @@ def _read_module(subject: ModuleSubject, options: Options, progress: Progress) -
     _first_module_call(reading)
     settle_repeats(reading)
     settle_causal(reading)
+    settle_rotary(reading)
     if subject.mask_argument is not None:
         progress("finding out how it wants its mask")
         settle_mask(reading)

@@ -55,6 +55,7 @@ class Search:
     forgiven: frozenset[tuple[str, str]] = frozenset()
     dimensions: frozenset[str] = frozenset(INDEX)  # those that can differ for this kind of candidate
     tries: int = 50_000  # formulas; no clock, so that the answer is the same on a busy machine
+    bases: tuple[str, ...] = ()  # of rotary positions, besides the usual ones
 
     def __post_init__(self) -> None:
         self.by_name = {bench.case.name: bench for bench in self.benches}
@@ -95,6 +96,9 @@ class Search:
         choices = []
         for dimension in DIMENSIONS:
             names = [option.id for option in dimension.options if not self.is_mistake(dimension.name, option.id)]
+            if dimension.name == "rope":
+                more = [f"{layout} {base}" for base in self.bases for layout in ("half", "pairs")]
+                names += [name for name in more if name not in names]
             if dimension.name not in self.dimensions or dimension.name == "hide":  # a fill of −1e9 is told apart below
                 names = names[:1]
             if dimension.name == "sees" and not any(bench.case.window for bench in self.benches):

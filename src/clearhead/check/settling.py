@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from clearhead.check.calling import Failed
 from clearhead.check.formula import Bench, Case
@@ -18,6 +19,7 @@ from clearhead.check.functions import FunctionSubject
 from clearhead.check.inputs import Sizes, inputs
 from clearhead.check.masking import MASK_SENSES, MASK_SHAPES, some_mask
 from clearhead.check.modules import ModuleSubject, out_width
+from clearhead.check.source import source_of
 from clearhead.check.state import FUNCTION_SIZES, Reading, meant_options, search_for
 from clearhead.check.subjects import CannotRun, Subject
 
@@ -194,6 +196,42 @@ def settle_causal(reading: Reading) -> None:
         made = MAKES_TRIANGLES & subject.watcher.called
         if made:
             reading.causal_because = f"it makes a triangle ({sorted(made)[0].rstrip('_')})"
+
+
+class _Tables(TorchFunctionMode):
+    """Hears whether a call uses one of some tensors, or a piece of one."""
+
+    def __init__(self, tables: list[Tensor]) -> None:
+        self.places = {t.untyped_storage().data_ptr() for t in tables}
+        self.used = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for each in args:
+            if isinstance(each, Tensor) and not self.used:
+                self.used = each.untyped_storage().data_ptr() in self.places
+        return func(*args, **(kwargs or {}))
+
+
+def settle_rotary(reading: Reading) -> None:
+    """Whether it means to turn query and key: its code speaks of that, and a call makes cosines or takes them from a table."""
+    subject = reading.subject
+    if not isinstance(subject, ModuleSubject):
+        return
+    named = [*subject.root.named_buffers(), *((n, v) for m in subject.root.modules() for n, v in vars(m).items())]
+    tables = [
+        t
+        for n, t in named
+        if isinstance(t, Tensor) and re.search(r"cos|sin|freq|rope|rotary|angle", n.rpartition(".")[2])
+    ]
+    heard = _Tables(tables)
+    try:
+        with heard:
+            _plain_call(reading)
+    except Failed:
+        return
+    if heard.used or {"cos", "sin", "polar"} & subject.watcher.called:
+        code = "\n".join(line.split("#")[0] for source in source_of(subject.root) for line in source.lines)
+        reading.rotary = re.search(r"rope|rotary|rotat|rot_", code, re.IGNORECASE) is not None
 
 
 def _plain_call(reading: Reading) -> None:

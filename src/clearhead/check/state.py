@@ -35,6 +35,7 @@ class Reading:
     matches: list[Match] = field(default_factory=list)  # wrong formulas that explain what is wrong, if something is
     search: Search | None = None
     causal_because: str = ""
+    rotary: bool = False  # whether it turns query and key, or means to
     random: str = ""  # why two equal calls differ, "" if they do not
     uncropped: tuple[int, int] | None = None  # (a length that failed, the only one that works)
     ordinary: Sizes = FUNCTION_SIZES[0]  # for functions: the sizes that work
@@ -60,8 +61,17 @@ class Reading:
             return self.base
         formula = self.matches[0].formula
         for name, _ in self.matches[0].mistakes:
-            formula = changed(formula, **{name: "past" if name == "sees" else DEFAULT[INDEX[name]]})
+            formula = righted(formula, name, self.base)
         return formula
+
+
+def righted(formula: Formula, name: str, base: Formula) -> Formula:
+    """The formula with the mistake in one dimension put right. `base`: the right formula that explains most."""
+    option = "past" if name == "sees" else DEFAULT[INDEX[name]]
+    if name == "rope":  # the same pairs and base, without the fault
+        word, _, number = formula[INDEX["rope"]].rpartition(" ")
+        option = f"{word.partition('-')[0]} {number}" if word else base[INDEX["rope"]]
+    return changed(formula, **{name: option})
 
 
 def meant_options(reading: Reading) -> dict[str, Any]:
@@ -100,11 +110,15 @@ def search_for(reading: Reading, benches: list[Bench], tries: int = 50_000) -> S
             dimensions |= {"fused"}
         elif not subject.found.named:
             forgiven |= {("roles", name) for name in ("qvk", "vkq", "vqk", "kvq")}
+        if reading.rotary:
+            forbidden |= {("rope", "none")}
         if subject.found.norms:
             forgiven |= {("unit", name) for name in ("rms", "l2", "layer", "rms wide", "layer wide")}
     elif subject.layout == "btc":
         dimensions |= {"split", "merge"}
-    return Search(benches, frozenset(forbidden), frozenset(forgiven), frozenset(dimensions), tries)
+    base = subject.found.base if isinstance(subject, ModuleSubject) else None
+    bases = () if base is None else (f"{base:.17g}",)
+    return Search(benches, frozenset(forbidden), frozenset(forgiven), frozenset(dimensions), tries, bases)
 
 
 def settled(reading: Reading) -> bool:

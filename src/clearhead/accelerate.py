@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
@@ -75,7 +75,7 @@ class Acceleration:
     """An acceleration in force, until `undo()` or the end of its `with` block.
 
     `calls` and `handed_back` say how many forward calls of this process ran on these kernels since it began, and how many came
-    here and were handed back to PyTorch's. Both stay 0 for a model whose attention never reaches the replaced kernel.
+    here and were handed back to PyTorch's; `reasons` why. All is 0 for a model whose attention never gets to that kernel.
     """
 
     def __init__(self, impl: str = "auto") -> None:
@@ -93,8 +93,8 @@ class Acceleration:
             if not _installed:
                 _installed.append(_Override(self.impl))
             self._kernel = _installed[0]
-            self._before = self._kernel.ran, self._kernel.returned
-            self._after: tuple[int, int] | None = None
+            self._before = self._kernel.ran, self._kernel.returned.copy()
+            self._after: tuple[int, Counter[str]] | None = None
             _in_force.append(self)
 
     def undo(self) -> None:
@@ -102,19 +102,25 @@ class Acceleration:
         with _lock:
             if self in _in_force:
                 _in_force.remove(self)
-                self._after = self._kernel.ran, self._kernel.returned
+                self._after = self._kernel.ran, self._kernel.returned.copy()
             if not _in_force and _installed:
                 _installed.pop().remove()
 
     @property
     def calls(self) -> int:
         """Forward calls that ran on these kernels, until now or until it was undone."""
-        return (self._after or (self._kernel.ran, 0))[0] - self._before[0]
+        return (self._after or (self._kernel.ran,))[0] - self._before[0]
 
     @property
     def handed_back(self) -> int:
-        """Forward calls that came here and went back to PyTorch's kernel (float64, empty, very small)."""
-        return (self._after or (0, self._kernel.returned))[1] - self._before[1]
+        """Forward calls that came here and went back to PyTorch's kernel."""
+        return sum(self.reasons.values())
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """How many were handed back for what: "small" (PyTorch's kernel is done sooner), "dtype" (float64) or "unusual"."""
+        now = self._kernel.returned if self._after is None else self._after[1]
+        return dict(now - self._before[1])
 
     def __enter__(self) -> Acceleration:
         if self not in _in_force:
@@ -136,7 +142,10 @@ class Acceleration:
     def __repr__(self) -> str:
         state = "in force" if self in _in_force else "undone"
         calls = f"{self.calls} call{'' if self.calls == 1 else 's'}"
-        return f"<accelerate(impl={self.impl!r}), {state}: {calls}, {self.handed_back} handed back>"
+        reasons = ", ".join(f"{count} {why}" for why, count in self.reasons.items())
+        back = f"{self.handed_back} handed back{f' ({reasons})' if reasons else ''}"
+        nothing = "; no attention came by" if self._after and not self.calls and not reasons else ""
+        return f"<accelerate(impl={self.impl!r}), {state}: {calls}, {back}{nothing}>"
 
 
 class _Override:
@@ -144,7 +153,8 @@ class _Override:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.ran = self.returned = 0  # forward calls
+        self.ran = 0  # forward calls
+        self.returned: Counter[str] = Counter()  # and those handed back, by why
         if name == "reference":
             raise ImplementationError(
                 message(
@@ -210,7 +220,7 @@ class _Override:
     ) -> Any:
         """What the dispatcher calls forward: output with the strides of `empty_like(query)`, lse stored as (B, Tq, Hq)."""
         if not _ours(query, key, value, dropout_p, attn_mask):
-            self.returned += 1
+            self.returned[_why(query, key)] += 1
             return self.theirs(CPU, query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
         self.ran += 1
         out, lse = self.attend(_problem(query, key, value, is_causal, attn_mask, scale))
@@ -291,6 +301,14 @@ def _ours(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, mask: Ten
         and mask.ndim in (2, 4)
         and all(n in (1, m) for n, m in zip(mask.shape, pairs[-mask.ndim :], strict=True))
     )
+
+
+def _why(query: Tensor, key: Tensor) -> str:
+    """Why a call is not ours, in a word."""
+    if query.dtype not in DTYPES:
+        return "dtype"
+    small = query.ndim == key.ndim == 4 and query.numel() * key.shape[2] < SMALL[query.dtype]
+    return "small" if small else "unusual"  # what only the bare operator is ever given
 
 
 def _problem(

@@ -63,6 +63,26 @@ def test_a_handle_counts_the_calls_of_its_own_time_and_those_handed_back() -> No
         assert (later.calls, later.handed_back) == (0, 0)
 
 
+def test_a_handle_says_why_calls_were_handed_back_or_that_none_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = inputs()
+    monkeypatch.setattr(home, "SMALL", {torch.float32: q.numel() * k.shape[2]})
+    with accelerate() as handle:
+        sdpa(q, k, v)
+        sdpa(q[:, :, 1:], k, v)
+        for _ in range(2):
+            sdpa(*(t.double() for t in (q, k, v)))
+        with pytest.raises(RuntimeError, match="same data type as query"):  # PyTorch's to refuse
+            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=torch.zeros(33, 33).double())
+    assert handle.reasons == {"small": 1, "dtype": 2, "unusual": 1}
+    assert handle.handed_back == 4
+    said = "undone: 1 call, 4 handed back (1 small, 2 dtype, 1 unusual)>"
+    assert repr(handle) == f"<accelerate(impl={handle.impl!r}), {said}"
+    with accelerate() as nothing:
+        sdpa(q, k, v, dropout_p=0.5)  # by a formula of PyTorch's own
+    said = "undone: 0 calls, 0 handed back; no attention came by>"
+    assert repr(nothing) == f"<accelerate(impl={nothing.impl!r}), {said}"
+
+
 @pytest.mark.parametrize("outer_first", [True, False])
 def test_nested_uses_end_with_the_last(outer_first: bool, ran: Counter[str]) -> None:
     outer, inner = accelerate(), accelerate()

@@ -131,9 +131,16 @@ def test_top_names_the_keys_of_another_stream_and_of_another_sample_by_their_own
 def test_groups_are_shares_of_each_group():
     groups = torch.tensor([0, 0, 1, 1, -1])
     trace = watched([[5, 6, 7, 8, 9]], observables=Observables(key_groups=groups))
-    shares = trace.groups(queries=[4])
+    shares = trace.groups(queries=[2, 4])
     assert set(shares) == set(trace.heads())
-    assert all(len(share) == 2 and 0 < sum(share) < 1 for share in shares.values())
+    for head, share in shares.items():
+        row = torch.zeros(5)
+        for n in (2, 4):
+            looked = trace.top(n, k=5)[head]
+            row += torch.zeros(5).index_add(
+                0, torch.tensor([x.key for x in looked]), torch.tensor([x.weight for x in looked])
+            )
+        assert share == pytest.approx([float(row[:2].sum() / 2), float(row[2:4].sum() / 2)], abs=1e-6)
 
 
 def test_comparing_a_run_with_itself_finds_nothing_and_with_another_finds_the_head():
@@ -152,6 +159,17 @@ def test_comparing_a_run_with_itself_finds_nothing_and_with_another_finds_the_he
     assert found.changes[0].entropy == pytest.approx(1.5, abs=1e-5)
     assert "4 tokens compared, of 4 and 4" in str(found)
     assert "L1H2  received" in str(found)
+
+
+def test_of_several_texts_each_is_compared_with_its_own():
+    torch.manual_seed(0)
+    model = Decoder(layers=2).eval()
+    with torch.no_grad(), watch(model) as trace:
+        for ids in ([[5, 6, 7, 8]], [[9, 8, 7, 6]]):
+            model(torch.tensor(ids))
+    found = trace.compare(trace)
+    assert len(found.changes) == 2 * len(trace.heads())
+    assert {change.received for change in found.changes} == {0.0}
 
 
 def test_texts_that_differ_are_compared_where_they_agree():

@@ -147,11 +147,12 @@ def test_caches_that_hold_different_numbers_of_tokens_are_refused():
             model(input_ids=torch.randint(3, 64, (1, 1)), cache=cache)
 
 
-def test_groups_of_a_prompt_hold_for_what_is_generated():
+@pytest.mark.parametrize("of_queries", [None, torch.tensor([1, 1, 1, 0, 0, 0])], ids=["the keys'", "their own"])
+def test_groups_of_a_prompt_hold_for_what_is_generated(of_queries):
     model = made.DECODERS["llama"]().eval()
     inputs = {"input_ids": torch.randint(3, 64, (1, 6)), "attention_mask": torch.ones(1, 6).long()}
     groups = torch.tensor([0, 0, 0, 1, 1, 1])
-    with watch(model, observables=Observables(key_groups=groups, rows=(2,))) as trace:
+    with watch(model, observables=Observables(key_groups=groups, query_groups=of_queries, rows=(2,))) as trace:
         generated(model, inputs)
     share = trace[0].group_weight
     assert share.shape == (1, 4, 6 + NEW - 1, 2)
@@ -223,6 +224,17 @@ def test_what_is_kept_gives_the_whole_pattern_also_of_a_generated_text(name, on_
     assert contribution.shape == (1, 15)
     rolled = trace.rollout(14)
     assert rolled.layers.shape == (2, 15)
+
+
+def test_keys_that_were_gone_before_watching_began_leave_no_pattern():
+    model = made.DECODERS["mistral"]().eval()
+    cache = made.hf.DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(input_ids=torch.randint(3, 64, (1, 9)), cache=cache)
+        with watch(model, keep="qk") as trace:
+            model(input_ids=torch.randint(3, 64, (1, 1)), cache=cache)
+    with pytest.raises(InputError, match="its first keys were in a cache already when watching began"):
+        trace.crop("L0H1", slice(0, 1), slice(0, 1))
 
 
 def test_looking_closer_without_having_kept_says_what_to_do():

@@ -147,6 +147,16 @@ def test_a_template_without_a_system_prompt_says_so(folder, template, why):
         model.question(["one"], "two?", system="Be brief.")
 
 
+def test_a_hub_that_cannot_be_reached_is_said_in_one_sentence(monkeypatch):
+    def unreachable(*_, **__):
+        raise OSError("we couldn't connect") from ConnectionError("no route")
+
+    monkeypatch.setattr("clearhead.models.hub.load_hub", unreachable)
+    told = r"^model 'org/name': is a hub id, and the hub cannot be reached; name the folder of a model that is here$"
+    with pytest.raises(InputError, match=told):
+        load("org/name")
+
+
 def test_an_encoder_reads_and_does_not_write(tmp_path):
     hf.BertModel(hf.BertConfig(**{**made.SMALL, "vocab_size": 9})).save_pretrained(tmp_path)
     wordwise().save_pretrained(tmp_path)
@@ -220,7 +230,9 @@ def test_code_of_a_model_is_not_run_unless_asked_for(folder, tmp_path):
 
 def test_a_hub_id_without_a_network_is_one_line(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(InputError, match="model 'nobody/nothing': its files do not make a model") as caught:
+    with pytest.raises(
+        InputError, match="model 'nobody/nothing': is a hub id, and the hub cannot be reached"
+    ) as caught:
         load("nobody/nothing")
     assert "\n" not in str(caught.value)
 

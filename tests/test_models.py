@@ -208,7 +208,9 @@ def test_the_byte_alphabet_is_that_of_the_tokenizers_library():
 
 def test_a_model_that_is_not_there_is_named_with_what_would_do(tmp_path):
     with pytest.raises(
-        InputError, match=r"model 'gpt9': expected \"builtin\", \"smollm2\", a folder.*there is no such folder"
+        InputError,
+        match=r"model 'gpt9': expected \"builtin\", \"smollm2\", a folder.*there is no such folder; on the hub every "
+        r"model has an owner, as in openai-community/gpt2$",
     ):
         load("gpt9")
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")

@@ -232,13 +232,27 @@ def test_clicking_and_walking_through_the_text_chooses_tokens(opened):
 
 def test_groups_have_bands_and_a_table_of_means(opened, shown):
     chrome = opened("view=text&head=L1H2")
-    rows = chrome.until(ROWS.format("section div > table"))
+    rows = chrome.until(ROWS.format(".groups table"))
     means = shown.trace.observation(1).group_mean[0, 2].tolist()
     assert rows == [
         [name, *map(_percent_or_zero, row)]
         for name, row in zip(["first part", "second part", "third part"], means, strict=True)
     ]
     assert chrome.run("document.querySelector('#token-299').dataset.group") == "2"
+
+
+def test_the_ninth_group_is_told_from_the_first_and_its_table_scrolls_in_itself(opened):
+    names = [f"a document of a long name {n}.txt" for n in range(12)]
+    texts = [(name, f"The lamp {n} was lit.") for n, name in enumerate(names)]
+    asked = ask(load("builtin"), texts, "Who lit it?", write=4)
+    with Server(Gallery([Shown.of(asked.view)]), say=lambda _: None) as served:
+        chrome = opened("view=text&at=3", of=served)
+        chrome.until("document.querySelector('.groups table')")
+        first, ninth = asked.places[0].start + 1, asked.places[8].start
+        band = "getComputedStyle(document.querySelector('#token-{}')).borderTopStyle"
+        assert [chrome.run(band.format(at)) for at in (first, ninth)] == ["solid", "dotted"]
+        assert chrome.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        assert chrome.run("(e => e.scrollWidth > e.clientWidth)(document.querySelector('.groups'))")
 
 
 def test_heads_that_looked_a_written_token_up_are_listed_and_lead_to_where_they_looked(opened):

@@ -174,6 +174,7 @@ def test_one_token_alone_can_be_looked_at(clearhead):
 BAD = [
     (("",), "the text is empty"),
     (("text", "--file", "x.txt"), "TEXT and --file: give one of them, not both"),
+    (("two", "words"), 'a text of several words stands in quotes: clearhead look "the whole text"; see clearhead look'),
     (("--file", "nowhere.txt"), "--file nowhere.txt: No such file or directory"),
     (("--file", "."), "--file .: is a folder; name a text file in it"),
     (("--file", "binary.bin"), "--file binary.bin: holds zero bytes"),

@@ -15,6 +15,7 @@ import time
 import pytest
 from test_look import in_process
 
+from clearhead.cli.serving import read
 from clearhead.errors import InputError
 
 
@@ -169,11 +170,18 @@ def test_what_cannot_be_used_is_refused_in_one_line(words, why, clearhead, trace
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_large_file_is_announced_before_it_is_read(trace, monkeypatch, capsys):
+    read([trace])
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("clearhead.cli.serving.LARGE", 1000)
+    read([trace])
+    assert capsys.readouterr().err == f"reading {trace}, {trace.stat().st_size / 1e9:.1f} GB …\n"
+
+
 def test_every_sample_of_a_batch_is_shown_by_itself(tmp_path):
     import torch
 
     from clearhead import Causal, observe
-    from clearhead.cli.serving import read
     from clearhead.trace import Call, Tokens, Trace
 
     trace = Trace()

@@ -66,7 +66,10 @@ def main() -> None:
         _refuse(str(error))
     except USAGE as error:
         where = f" {error.ctx.info_name}" if error.ctx is not None and error.ctx.parent is not None else ""
-        _refuse(f"{error.format_message().rstrip('.')}; see clearhead{where} --help")
+        told = error.format_message().rstrip(".")
+        if where == " look" and told.startswith("Got unexpected extra argument"):
+            told += '; a text of several words stands in quotes: clearhead look "the whole text"'
+        _refuse(f"{told}; see clearhead{where} --help")
     except (KeyboardInterrupt, typer.Abort):
         raise SystemExit(130) from None
     except BrokenPipeError:  # the reader of a pipe has seen enough; what Python still holds for it goes nowhere

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from clearhead.viewer import Shown
     from clearhead.viewer.questions import Answering
 
+LARGE = 300_000_000  # bytes of a file from which on reading it is announced: a second or more
 MOST_SAMPLES = 32  # of a batch, each shown as a trace of its own
 
 
@@ -55,6 +56,8 @@ def read(paths: list[Path]) -> list[Shown]:
 
     found: list[Shown] = []
     for path in paths:
+        if path.is_file() and (size := path.stat().st_size) >= LARGE:
+            print(f"reading {path}, {size / 1e9:.1f} GB …", file=sys.stderr, flush=True)
         trace = Trace.load(path)
         if not trace.calls:
             raise InputError(f"{path}: nothing was observed in this trace, there is nothing to show")

@@ -76,11 +76,25 @@ def load(
             raise
         raise InputError(f"model {shown!r}: its files do not make a model of this kind ({_one_line(error)})") from error
     except Exception as error:  # tokenizers and transformers raise nothing narrower
+        if not folder and not file and _no_network(error):
+            raise InputError(
+                f"model {shown!r}: is a hub id, and the hub cannot be reached; name the folder of a model that is here"
+            ) from error
         raise InputError(f"model {shown!r}: its files do not make a model of this kind ({_one_line(error)})") from error
     raise InputError(
         f'model {shown!r}: expected "builtin", "smollm2", a folder with a model, a GGUF file, or a hub id such as org/name; '
         + ("it is a file of another kind" if file else "there is no such folder")
+        + ("" if file or "/" in name else "; on the hub every model has an owner, as in openai-community/gpt2")
     )
+
+
+def _no_network(error: BaseException | None) -> bool:
+    """Whether somewhere behind an error no host was reached, and none of the files was in the cache."""
+    while error is not None:
+        if isinstance(error, ConnectionError) or type(error).__name__ in ("ConnectError", "LocalEntryNotFoundError"):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _is_own(folder: Path) -> bool:

@@ -119,6 +119,7 @@ export class Flow {
       if (sign) token.classList.add("sign");
       const group = this.given.groups?.[at] ?? -1;
       if (group >= 0) token.dataset.group = String(group % 8);
+      if (group >= 8) token.dataset.again = ""; // there are eight colours: the next eight groups have dotted bands
       this.shade(token, at);
       if (before && at > given.first) made.append(before);
       made.append(token);

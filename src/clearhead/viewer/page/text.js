@@ -117,14 +117,14 @@ export function textView(app) {
   const showGroups = async () => {
     if (!doc.groups) return;
     const names = doc.groups.names;
-    groups.replaceChildren(el("ul", { class: "bands", "aria-label": "Groups" }, ...names.map((name, n) => el("li", {}, el("i", { class: "band", "data-group": n % 8, "aria-hidden": "true" }), name))));
+    groups.replaceChildren(el("ul", { class: "bands", "aria-label": "Groups" }, ...names.map((name, n) => el("li", {}, el("i", { class: "band", "data-group": n % 8, "data-again": n < 8 ? null : "", "aria-hidden": "true" }), name))));
     const { arrays } = await app.source.ask("strips", { trace: app.trace, head: app.place.head });
     if (!arrays.group_mean) return;
     const values = arrays.group_mean;
     const G = values.shape[0];
     const columns = [{ title: "from \\ to" }, ...names.slice(0, G).map((title) => ({ title, number: true, show: percent }))];
-    groups.append(table({ name: "groups", caption: `Through ${app.place.head}: the mean weight that tokens of each group (rows) put on each group (columns)`, columns,
-      rows: Array.from({ length: G }, (_, g) => [names[g] ?? String(g), ...Array.from(values.data.slice(g * G, (g + 1) * G))]) }));
+    groups.append(el("div", { class: "scroll groups", tabindex: "0", role: "region", "aria-label": "Weight between groups" }, table({ name: "groups", caption: `Through ${app.place.head}: the mean weight that tokens of each group (rows) put on each group (columns)`, columns,
+      rows: Array.from({ length: G }, (_, g) => [names[g] ?? String(g), ...Array.from(values.data.slice(g * G, (g + 1) * G))]) })));
   };
 
   return {

@@ -7,7 +7,8 @@ import time
 import pytest
 from reading import MARKS, ROWS, fits_every_width, is_accessible, percent, quiet, rows_of, text_of
 
-from clearhead.survey import compare
+from clearhead.models import load
+from clearhead.survey import Corpus, Options, compare, survey
 from clearhead.trace import Head
 from clearhead.viewer.server import Server
 from clearhead.viewer.surveys import Surveys
@@ -244,3 +245,27 @@ def test_axe_finds_no_serious_violation_in_the_dark_or_the_light(opened, view):
 def test_nothing_sticks_out_at_any_width(opened, view):
     chrome = opened(f"view={view}&head=L1H0")
     fits_every_width(chrome)
+
+
+def test_in_a_narrow_window_the_surest_differences_still_show_how_sure_they_are(opened):
+    chrome = opened("view=differences&head=L1H0")
+    chrome.send("Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=1, mobile=False)
+    try:
+        chrome.until("document.querySelector('.surest table')")
+        assert chrome.run("(e => e.scrollWidth - e.clientWidth)(document.querySelector('.surest'))") <= 0
+        headings = (
+            "[...document.querySelectorAll('.surest thead th')].filter((h) => h.offsetWidth).map((h) => h.textContent)"
+        )
+        assert chrome.run(headings) == ["head", "observable", "here", "there", "z"]
+    finally:
+        chrome.send("Emulation.clearDeviceMetricsOverride")
+
+
+def test_a_survey_without_roles_says_so(opened, surveys, tmp_path):
+    texts = Corpus([surveys[0].folder.parent / "texts" / "0.txt"])
+    plain = survey(load("builtin"), texts, tmp_path / "plain", Options(observables=("entropy",)))
+    with Server(Surveys([plain]), say=lambda _: None) as server:
+        chrome = opened("view=overview&head=L1H0", server)
+        chrome.until("document.querySelector('aside').textContent.includes('No role was measured')")
+        assert not chrome.run("document.querySelector('aside table.roles')")
+        quiet(chrome)

@@ -30,7 +30,7 @@ const TRACES = {
     ["rollout", "Rollout", rolloutView],
     ["compare", "Compare", compareView],
   ],
-  foot: "Attention weights show where information can flow, not why the model answers as it does. A role is named when its score is well above that of uniform attention on the same tokens, its null; both are shown.",
+  foot: "Attention weights show where information can flow, not why the model answers as it does. A role is named when its score is well above that of uniform attention on the same tokens; both are shown.",
   facts(/** @type {Doc} */ doc) {
     const T = doc.tokens.length;
     return [

@@ -24,7 +24,7 @@ export function gauge(x, none, colour) {
 export function roleTable(head) {
   return el("table", { class: "roles" },
     el("caption", { text: "Roles on this text" }),
-    el("thead", {}, el("tr", {}, el("th", { scope: "col", text: "role" }), el("th", { scope: "col", class: "n", text: "score" }), el("th", { scope: "col", class: "n", text: "null" }))),
+    el("thead", {}, el("tr", {}, el("th", { scope: "col", text: "role" }), el("th", { scope: "col", class: "n", text: "score" }), el("th", { scope: "col", class: "n", text: "uniform" }))),
     el("tbody", {}, ...head.roles.map((r) => el("tr", { class: r.labelled ? "is" : null },
       el("th", { scope: "row" }, r.role, r.labelled ? " ✓" : null, gauge(r.score, r.null, roleColour(r.role))),
       el("td", { class: "n", text: fixed(r.score) }),

@@ -10,9 +10,10 @@ import { fixed } from "./words.js";
 
 /** Roles, each with its standard error over documents and its null. @param {Head} head */
 export function rolesOverTexts(head) {
+  if (!head.roles.length) return el("p", { class: "soft", text: "No role was measured: --observables left out what roles are told by." });
   return el("table", { class: "roles" },
     el("caption", { text: "Roles over the corpus: mean over documents ± standard error" }),
-    el("thead", {}, el("tr", {}, el("th", { scope: "col", text: "role" }), el("th", { scope: "col", class: "n", text: "score" }), el("th", { scope: "col", class: "n", text: "± error" }), el("th", { scope: "col", class: "n", text: "null" }))),
+    el("thead", {}, el("tr", {}, el("th", { scope: "col", text: "role" }), el("th", { scope: "col", class: "n", text: "score" }), el("th", { scope: "col", class: "n", text: "± error" }), el("th", { scope: "col", class: "n", text: "uniform" }))),
     el("tbody", {}, ...head.roles.map((r) => el("tr", { class: r.labelled ? "is" : null },
       el("th", { scope: "row" }, r.role, r.labelled ? " ✓" : null, gauge(r.score, r.null, roleColour(r.role))),
       el("td", { class: "n", text: fixed(r.score, 3) }),

@@ -30,7 +30,7 @@ export function differencesView(app) {
   const tools = el("div", { class: "tools" });
   const grid = el("div", { class: "heads values", role: "listbox", "aria-label": "Heads by how much they differ; arrow keys move" });
   const legend = el("div", { class: "legend" });
-  const list = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The surest differences" });
+  const list = el("div", { class: "scroll surest", tabindex: "0", role: "region", "aria-label": "The surest differences" });
   const turned = el("div");
   const aside = el("aside", { "aria-label": "The chosen head in both surveys" });
   const numbers = (/** @type {string[]} */ titles) => titles.map((title) => ({ title, number: true, show: (/** @type {number | null} */ x) => (title === "z" ? sure(x) : fixed(x, 3)) }));

@@ -10,7 +10,7 @@ import { counted } from "./words.js";
 
 /** @type {import("./overview.js").Overview} */
 const OF_SURVEY = {
-  map: "the looking token's position down, how far back it looks across (0, 1, 2–3, 4–7, … tokens)", pools: false, none: "No map.", firstColumn: true,
+  map: "the looking token's position down, how far back it looks across (0, 1, 2–3, 4–7, … tokens); the stronger the contrast with the ground, the more weight", pools: false, none: "No map.", firstColumn: true,
   maps: async (app) => tilesOf(await app.source.ask("maps", { survey: app.trace })),
   card: (app, head) => [
     el("p", { class: "tools" }, button(`What ${head.head} does`, () => app.go({ view: "head" }), { class: "main" })),
@@ -26,7 +26,7 @@ export const SURVEYS = {
     ["head", "Head", surveyHeadView],
     ["differences", "Differences", differencesView],
   ],
-  foot: "Means are over documents, and so are errors: tokens of one document are not independent. A role is named when its score is well above that of uniform attention on the same tokens, its null. Attention weights show where information can flow, not why the model answers as it does.",
+  foot: "Means are over documents, and so are errors: tokens of one document are not independent. A role is named when its score is well above that of uniform attention on the same tokens. Attention weights show where information can flow, not why the model answers as it does.",
   facts: (doc) => [
     ["model", doc.model],
     ["layers × heads", `${doc.layers.length} × ${Math.round(doc.heads.length / Math.max(1, doc.layers.length))}`],

@@ -98,3 +98,22 @@ def test_files_that_cannot_be_used(tmp_path):
 def test_options_that_are_none(options, text):
     with pytest.raises(ArgumentError, match=text):
         check(bad.rude, **options)
+
+
+def test_a_block_that_does_more_than_attend_is_no_wrong_attention(tmp_path):
+    path = tmp_path / "block.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\nclass Block(nn.Module):\n    def __init__(self, dim=24, heads=3):\n"
+        "        super().__init__()\n        self.heads = heads\n"
+        "        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)\n"
+        "        self.mlp = nn.Sequential(nn.Linear(dim, 50), nn.GELU(), nn.Linear(50, dim))\n"
+        "    def forward(self, x):\n        b, t, c = x.shape\n"
+        "        q, k, v = self.qkv(x).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)\n"
+        "        y = nn.functional.scaled_dot_product_attention(q, k, v)\n"
+        "        x = x + self.proj(y.transpose(1, 2).flatten(2))\n        return x + self.mlp(x)\n"
+    )
+    report = check(f"{path}:Block")
+    assert report.verdict == "could not run"
+    assert report.trouble.startswith(
+        "Block()(x) holds more than attention (mlp.0, mlp.2), and what it gives is no attention"
+    )

@@ -481,3 +481,16 @@ class RotaryOfItsOwnBase(Grouped):
         q, k, v = self.parts(x)
         a = torch.outer(torch.arange(x.shape[1]), self.rates).repeat_interleave(2, -1).to(x.dtype)
         return self.attend(*(t * a.cos() + rotate_pairs(t) * a.sin() for t in (q, k)), v)
+
+
+@right
+class RotaryOnHalfAHead(Grouped):
+    def __init__(self, dim=64, n_heads=4):
+        super().__init__(dim, n_heads, n_heads)
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        n = self.head_dim // 2
+        a = angles(x.shape[1], n).repeat(1, 2).to(x.dtype)
+        turned = (t[..., :n] * a.cos() + rotate_half(t[..., :n]) * a.sin() for t in (q, k))
+        return self.attend(*(torch.cat([t, old[..., n:]], -1) for t, old in zip(turned, (q, k), strict=True)), v)

@@ -203,6 +203,13 @@ DIMENSIONS = (
                 ("half 1000", "rotary positions, half-split, base 1000"),
                 ("half 100", "rotary positions, half-split, base 100"),
                 ("pairs 100", "rotary positions, neighbouring pairs, base 100"),
+                ("half-first-half 10000", "rotary positions on the first half of a head, half-split, base 10000"),
+                (
+                    "pairs-first-half 10000",
+                    "rotary positions on the first half of a head, neighbouring pairs, base 10000",
+                ),
+                ("half-first-quarter 10000", "rotary positions on the first quarter of a head, half-split, base 10000"),
+                ("pairs-first-quarter 10000", "rotary positions on the first quarter of a head, pairs, base 10000"),
                 ("half-backwards 10000", "rotary positions, half-split, turned the other way round, base 10000"),
                 (
                     "pairs-backwards 10000",

@@ -351,7 +351,7 @@ def words(reading: Reading) -> tuple[str, ...]:
 def _module_words(subject: Any) -> str:
     heads = "a single head" if subject.heads == 1 else f"{subject.heads} heads"
     if subject.kv_heads != subject.heads:
-        heads += f" over {subject.kv_heads} key heads"
+        heads += f" over {subject.kv_heads} key head{'' if subject.kv_heads == 1 else 's'}"
     parts = "/".join(source.path for source in subject.found.sources.values())
     d = (out_width(subject.found, "q") or out_width(subject.found, "qkv") // 3) // max(1, subject.heads)
     x = f"x {MODULE_LAYOUTS[subject.layout]} with C={subject.width}"

@@ -86,6 +86,7 @@ class Found:
     block: int | None  # the size of a square lower-triangular buffer
     tril: str  # its name
     norms: bool  # whether there is a norm layer inside that may act on q and k
+    others: tuple[str, ...]  # linear layers that are none of these
     base: float | None  # of its rotary positions, where a name says one
     epsilon: float  # what its norms add to a variance
 
@@ -104,6 +105,7 @@ def find(root: nn.Module) -> Found:
     if not named:
         places = _by_order(linear, bare)
     sources = {place: _source(paths, linear, bare, root) for place, paths in places.items() if place != "o" and paths}
+    used = [paths for place, paths in places.items() if place != "o"]
     if {"q", "k", "v"} <= set(sources) and "qkv" in sources:
         del sources["qkv"]  # c_attn beside q, k, v is something else
     outs = [path for path in places.get("o", ()) if path in linear]
@@ -125,6 +127,7 @@ def find(root: nn.Module) -> Found:
         block,
         tril,
         any("norm" in type(m).__name__.lower() for m in root.modules()),
+        tuple(path for path in linear if path != outer and all(path not in paths for paths in used)),
         _base(root),
         _epsilon(root),
     )

@@ -150,6 +150,11 @@ def _read_module(subject: ModuleSubject, options: Options, progress: Progress) -
 
         reading.benches += chunk_benches(reading)
     diagnose(reading)
+    if not (reading.right or reading.matches or reading.random) and subject.found.others:
+        raise CannotRun(
+            f"{subject.signature} holds more than attention ({', '.join(subject.found.others[:4])}), and what it gives is no "
+            "attention as it comes; put its attention into a module or function of its own, and name that"
+        )
     return reading
 
 

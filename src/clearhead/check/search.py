@@ -99,6 +99,8 @@ class Search:
             if dimension.name == "rope":
                 more = [f"{layout} {base}" for base in self.bases for layout in ("half", "pairs")]
                 names += [name for name in more if name not in names]
+                if "none" in names:  # a part of a head is turned only where turning is meant at all
+                    names = [name for name in names if "-first-" not in name]
             if dimension.name not in self.dimensions or dimension.name == "hide":  # a fill of −1e9 is told apart below
                 names = names[:1]
             if dimension.name == "sees" and not any(bench.case.window for bench in self.benches):

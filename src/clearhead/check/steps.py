@@ -272,6 +272,13 @@ def rotated(rope: str, q: Array, k: Array, v: Array, past: int, chunks: list[int
         raise Refused
     if fault in ("q-from-0", "chunk-from-0") and not past:
         raise Refused
+    if fault.startswith("first-"):
+        turned = q.shape[-1] // (2 if fault == "first-half" else 4)
+        if turned < 2 or turned % 2:
+            raise Refused
+        parts = rotated(f"{layout} {base}", q[..., :turned], k[..., :turned], v, past, chunks)
+        left, right = (np.concatenate([part, t[..., turned:]], -1) for part, t in zip(parts[:2], (q, k), strict=True))
+        return left, right, v
     behind = past
     at_q, at_k = np.arange(q.shape[2]) + behind, np.arange(k.shape[2])
     if fault == "q-from-0":

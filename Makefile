@@ -39,8 +39,9 @@ release: .venv/dev ## wheel and source archive into dist/, their contents checke
 	rm -rf dist
 	$(BIN)/python -m release.contents
 
-smoke: release ## the wheel of dist/ in fresh environments, without extras and with each: some minutes
+smoke: release ## what dist/ has in fresh environments, the wheel without extras and with each: some minutes
 	$(BIN)/python -m release.smoke dist/*.whl
+	$(BIN)/python -m release.smoke dist/*.tar.gz none
 
 docs: .venv/dev ## write docs/reference/ from the docstrings and the command's own help, and the site to site/index.html
 	$(BIN)/python docs/generate.py

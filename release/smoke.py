@@ -1,7 +1,7 @@
-"""Install a wheel where nothing else is, without extras and with each, and use it: `python -m release.smoke WHEEL [EXTRA …]`.
+"""Install a wheel or source archive where nothing else is, and use it: `python -m release.smoke FILE [EXTRA …]`.
 
-Every environment is made anew by this interpreter and is gone afterwards. With names, only those extras; `none` is the wheel
-alone.
+Every environment is made anew by this interpreter and is gone afterwards. It is tried without extras and with each; with names,
+only with those extras, where `none` is without.
 """
 
 from __future__ import annotations

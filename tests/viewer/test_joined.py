@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -79,7 +80,10 @@ def test_what_is_packed_comes_out_again():
         "c": np.zeros((0, 2), np.float32),
         "d": np.array([[-1, 2]], np.int32),
     }
-    found = unpack(Answer({"é": "</script>", "n": None}, arrays).packed())
+    packed = Answer({"é": "</script>", "n": None}, arrays).packed()
+    head = json.loads(packed[4 : 4 + int.from_bytes(packed[:4], "little")])
+    assert all(each["offset"] % 8 == 0 for each in head["arrays"])  # a page's Float64Array begins nowhere else
+    found = unpack(packed)
     assert found.facts == {"é": "</script>", "n": None}
     for name, array in arrays.items():
         assert found.arrays[name].dtype == array.dtype

@@ -10,6 +10,7 @@ import torch
 from clearhead import Causal, Observables, Padding, attention, watch
 from clearhead.trace import Trace
 from clearhead.viewer import Shown
+from clearhead.viewer.questions import Gallery
 
 LENGTHS = (9, 6)
 
@@ -32,6 +33,14 @@ def test_weights_are_the_samples_own(sample):
         values = shown.crop(head, slice(0, 9), slice(0, 9)).arrays["values"]
         torch.testing.assert_close(torch.from_numpy(values), own)
         assert not torch.equal(own, trace.calls[0].pattern.crop(slice(None), slice(None))[1 - sample, head.head])
+
+
+def test_how_far_maps_of_two_runs_differ_is_the_mean_over_their_cells():
+    one, other = (Shown(batch(), name=name) for name in ("one", "other"))
+    moved = Gallery([one, other]).ask("compare", {"a": "0", "b": "1"}).facts["moved"]
+    for head in one.heads:
+        wanted = (one.map(head) - other.map(head)).abs().mean()
+        assert moved[str(head)] == pytest.approx(float(wanted), abs=2e-5)  # maps travel in 16 bits
 
 
 @pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, 1.0])], ids=["no sinks", "sinks"])

@@ -121,6 +121,20 @@ def test_where_texts_are_seen_in_part_nothing_is_said_of_uniform_attention(surve
         shape.arrays["position_viewers"] = held
 
 
+def test_a_difference_stands_beside_the_error_of_both_surveys(surveys):
+    base, tuned = (shape.survey for shape in surveys.shapes)
+    of_each = [{(r["layer"], r["head"], r["observable"]): r for r in one.table("observables")} for one in (base, tuned)]
+    rows = compare(base, tuned)
+    assert any(row["z"] not in (0.0, math.inf) for row in rows)
+    for row in rows:
+        mine, theirs = (table[row["layer"], row["head"], row["observable"]] for table in of_each)
+        error = math.sqrt(mine["document_error"] ** 2 + theirs["document_error"] ** 2)
+        assert row["difference"] == pytest.approx(theirs["document_mean"] - mine["document_mean"])
+        assert row["standard_error"] == pytest.approx(error)
+        if error > 0:
+            assert row["z"] == pytest.approx(row["difference"] / error)
+
+
 def test_differences_are_those_of_compare_in_its_order(surveys):
     base, tuned = (shape.survey for shape in surveys.shapes)
     answer = surveys.ask("differences", {"a": "0", "b": "1"}).facts

@@ -56,7 +56,11 @@ def cut(document: int, ids: Sequence[int], before: Sequence[int], after: Sequenc
 
 
 def packs(pieces: Iterable[Piece], length: int, *, together: bool = True) -> Iterator[Pack]:
-    """Pieces in their order, as many in one sequence as `length` tokens hold; each by itself unless `together`."""
+    """Pieces in their order, as many in one sequence as `length` tokens hold; each by itself unless `together`.
+
+    >>> [len(pack.ids) for pack in packs([Piece(n, 0, (1,) * size) for n, size in enumerate([3, 4, 2, 6])], length=7)]
+    [7, 2, 6]
+    """
     held: list[Piece] = []
     for piece in pieces:
         if held and (not together or sum(len(x.ids) for x in held) + len(piece.ids) > length):

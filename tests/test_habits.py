@@ -144,6 +144,11 @@ def test_a_tokenizer_names_the_tokens_of_every_sample_and_of_what_is_written(tmp
     assert trace.model == "LlamaForCausalLM"
     shown = trace.top(-1, k=9, batch=1)["L0H0"]
     assert {look.piece for look in shown} == {"<s>", "a", "‹U+202E›", "…"}
+    trace.save(tmp_path / "batch.trace")
+    again = Trace.load(tmp_path / "batch.trace")
+    assert again.top(-1, k=9, batch=1)["L0H0"][0].piece in {"<s>", "a", "‹U+202E›", "…"}
+    assert Shown(again, name="batch", sample=1).pieces == Shown(trace, name="batch", sample=1).pieces
+    assert again.spell([299, 7]) == ["‹299›", "‹7›"]  # no text that was saved
     assert Shown(trace, name="batch", sample=1).pieces[-4:] == ["a", "‹U+202E›", "…", "…"]
     prompt = tokenizer("the", return_tensors="pt").input_ids
     with watch(model, tokenizer=tokenizer) as trace:

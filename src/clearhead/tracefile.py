@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PLAN = ("lo", "hi", "query_labels", "key_labels", "dense")
 
 FORMAT = "clearhead trace"
-VERSION = (1, 1)  # a file of another first number is not read; of a later second one, what is not known is left aside
+VERSION = (1, 2)  # a file of another first number is not read; of a later second one, what is not known is left aside
 WEIGHTS = frozenset(
     ("top_weights", "self_weight", "previous_weight", "first_weight", "same_token", "after_same_token", "sink", "map_mean",
      "map_max", "rows", "group_weight", "group_mean", "group_top_weights", "distance_histogram")
@@ -73,6 +73,7 @@ def save(trace: Trace, path: Path, *, exact: bool) -> None:
         "calls": calls,
         "token_ids": trace.token_ids,
         "pieces": trace.pieces,
+        "read_as": None if trace.spell is None else [[trace.spell(row) for row in x.ids.tolist()] for x in streams],
         "model": trace.model,
         "prompt": trace.prompt,
         "key_groups": trace.key_groups,
@@ -141,9 +142,24 @@ def _read(told: dict[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
         )
     trace.token_ids, trace.pieces = told["token_ids"], told["pieces"]
     trace.model, trace.prompt = told.get("model"), told.get("prompt")  # since 1.1
+    read_as = told.get("read_as")  # since 1.2
+    if read_as is not None:
+        rows = [row for stream in streams for row in stream.ids.tolist()]
+        trace.spell = _spelled(rows, [[str(piece) for piece in row] for stream in read_as for row in stream])
     groups = told.get("key_groups")
     trace.key_groups = None if groups is None else ([int(i) for i in groups[0]], [str(name) for name in groups[1]])
     return trace
+
+
+def _spelled(rows: list[list[int]], pieces: list[list[str]]) -> Callable[[list[int]], list[str]]:
+    """What tokens read as, of the texts that were saved with it; numbers for others."""
+    known = list(zip(rows, pieces, strict=True))
+
+    def spell(ids: list[int]) -> list[str]:
+        found = next((read for row, read in known if row[: len(ids)] == ids), None)
+        return [f"‹{i}›" for i in ids] if found is None else found[: len(ids)]
+
+    return spell
 
 
 def _apart(tensors: dict[str, Tensor]) -> None:

@@ -494,3 +494,19 @@ class RotaryOnHalfAHead(Grouped):
         a = angles(x.shape[1], n).repeat(1, 2).to(x.dtype)
         turned = (t[..., :n] * a.cos() + rotate_half(t[..., :n]) * a.sin() for t in (q, k))
         return self.attend(*(torch.cat([t, old[..., n:]], -1) for t, old in zip(turned, (q, k), strict=True)), v)
+
+
+@right
+class TriangleFromOutside(EightHeads):
+    """Says that it is causal, and counts on being given the mask that makes it so, to be added."""
+
+    def __init__(self, dim=48):
+        super().__init__(dim)
+        self.is_causal = True
+
+    def forward(self, x, attention_mask=None):
+        B, N, C = x.shape
+        q, k, v = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+        scores = q @ k.mT / k.shape[-1] ** 0.5
+        weights = (scores if attention_mask is None else scores + attention_mask).softmax(-1)
+        return self.proj((weights @ v).transpose(1, 2).reshape(B, N, C))

@@ -183,8 +183,10 @@ def settle_causal(reading: Reading) -> None:
         reading.causal_because = "its name says so"
     elif isinstance(subject, ModuleSubject) and subject.found.block:
         reading.causal_because = f"it holds a triangular {subject.found.tril!r}"
-    elif isinstance(subject, ModuleSubject) and any(
-        getattr(subject.root, name, None) is True for name in ("causal", "is_causal")
+    elif (
+        isinstance(subject, ModuleSubject)
+        and subject.mask_argument is None  # else it may count on being given the triangle
+        and any(getattr(subject.root, name, None) is True for name in ("causal", "is_causal"))
     ):
         reading.causal_because = "its attribute causal is True"
     else:

@@ -132,6 +132,11 @@ def empty_rows(reading: Reading) -> Finding:
     if bool(row.isnan().any()):
         if not isinstance(subject, FunctionSubject) and whole_sample:
             return note(name, "a sequence that is nothing but padding gets NaN, not 0")
+        if (subject.mask_sense or "").startswith("added"):  # the −inf are the caller's
+            return note(
+                name,
+                "a query to whose scores the mask adds −inf everywhere gets NaN; masks of a finite number avoid it",
+            )
         return wrong(name, "a query that sees nothing gets NaN, which spreads from there; it should get 0")
     if subject.framework == "torch" and isinstance(subject, FunctionSubject):
         with torch.enable_grad():

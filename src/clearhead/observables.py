@@ -251,7 +251,9 @@ class Observation:
     max_logit = _Measured("B Hq Tq", "max_logit=True", "max_j z_ij; −inf where a query sees nothing.")
     entropy = _Measured("B Hq Tq", "entropy=True", "−Σ p log p over the keys and the sink, if there is one; nats.")
     sum_squares = _Measured("B Hq Tq", "sum_squares=True", "Σ_j p_ij², over the keys.")
-    top_keys = _Measured("B Hq Tq k", "top_k=8", "Keys with the largest weights, −1 where there are fewer than k.")
+    top_keys = _Measured(
+        "B Hq Tq k", "top_k=8", "Keys with the largest weights, −1 where there are fewer than k, or the query is NaN."
+    )
     top_weights = _Measured("B Hq Tq k", "top_k=8", "Their weights, 0 where there are fewer than k.")
     received = _Measured("B Hq Tk", "received=True", "Σ_i p_ij over the queries that are not padding.")
     viewers = _Measured("B Hq Tk", "received=True", "How many queries, padding left out, may see each key.")

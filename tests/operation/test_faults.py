@@ -481,6 +481,8 @@ def test_a_query_that_is_nan_gives_no_weight_to_keys_it_may_not_see(impl: str) -
     q[:, :, 3] = math.nan
     seen = observe(q, k, v, mask=Window(2), observables=Observables(rows=(3,), map=0), impl=impl)
     assert bool(seen.first_weight[:, :, 3].eq(0).all())
+    assert bool(seen.top_keys[:, :, 3].eq(-1).all())  # nor does it rank any
+    assert bool(seen.top_weights[:, :, 3].eq(0).all())
     assert seen.received.isnan().nonzero()[:, 2].unique().tolist() == [2, 3]  # which it may see
     assert seen.rows.isnan().nonzero()[:, 3].unique().tolist() == [2, 3]
     assert bool(

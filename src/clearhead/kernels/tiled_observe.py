@@ -304,7 +304,7 @@ def top_k(z: Float[Tensor, "n rows keys"], k: int) -> tuple[Int[Tensor, "n rows 
     if bool(tied.any()):
         ordered, order = torch.sort(z[tied], dim=-1, descending=True, stable=True)
         columns[tied], values[tied] = order[:, :kept], ordered[:, :kept]
-    columns = torch.where(values == -torch.inf, -1, columns)
+    columns = torch.where(values > -torch.inf, columns, -1)  # nor where it is NaN
     return pad(columns, (0, k - kept), value=-1), pad(values, (0, k - kept), value=-torch.inf)
 
 

@@ -93,12 +93,12 @@ def distance_histogram(
 def top_k(
     logits: Float[Tensor, "b hq tq tk"], weights: Float[Tensor, "b hq tq tk"], k: int
 ) -> tuple[Int[Tensor, "b hq tq k"], Float[Tensor, "b hq tq k"]]:
-    """The k largest by logit, ties to the smaller key; key −1 and weight 0 where a row sees fewer than k."""
+    """The k largest by logit, ties to the smaller key; key −1 and weight 0 where a row sees fewer than k, or is NaN."""
     missing = max(0, k - logits.shape[-1])
     logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
     weights = torch.nn.functional.pad(weights, (0, missing))
     ordered, keys = torch.sort(logits, dim=-1, descending=True, stable=True)
-    keys = torch.where(ordered[..., :k] == -torch.inf, -1, keys[..., :k])
+    keys = torch.where(ordered[..., :k] > -torch.inf, keys[..., :k], -1)
     return keys, torch.where(keys < 0, 0.0, weights.gather(-1, keys.clamp(min=0)))
 
 

@@ -71,6 +71,7 @@ MAP_ROWS, MAP_COLUMNS, MAP_ROW, MAP_COLUMN, MAP_COLUMN_BOUNDS = (_one() for _ in
 MAP_SUM, MAP_MAX, MAP_COUNT, MAP_MEAN_OUT, MAP_MAX_OUT = (_one() for _ in range(5))
 FIELDS = _one()
 
+NOTHING = bytes(8 * FIELDS)
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
@@ -80,15 +81,16 @@ def float_bits(x: float) -> int:
 
 
 class Builder:
-    """Collects one call; holds on to everything whose address it has written down."""
+    """Collects one call in `numbers`, as kernels read it; holds on to everything whose address it has written down."""
 
     def __init__(self) -> None:
-        self.numbers = [0] * FIELDS
+        self.numbers = array("q", NOTHING)
         self.held: list[object] = []
 
     def put(self, place: int, *values: int) -> None:
         """Numbers from a place on."""
-        self.numbers[place : place + len(values)] = values
+        for n, value in enumerate(values, place):
+            self.numbers[n] = value
 
     def address(self, place: int, x: Tensor | array[int]) -> None:
         """Where a contiguous tensor or array begins."""
@@ -102,13 +104,9 @@ class Builder:
 
     def strided(self, place: int, x: Tensor) -> None:
         """Where a tensor of four dimensions begins, and its strides; 0 for dimensions of one entry, which broadcast."""
-        self.held.append(x)
-        steps = [0 if n == 1 else step for n, step in zip(x.shape, x.stride(), strict=True)]
-        self.numbers[place : place + 5] = [x.data_ptr(), *steps]
-
-    def finished(self) -> array[int]:
-        """The call as kernels read it."""
-        return array("q", self.numbers)
+        self.address(place, x)
+        for n, (size, step) in enumerate(zip(x.shape, x.stride(), strict=True), place + 1):
+            self.numbers[n] = 0 if size == 1 else step
 
 
 def describe(problem: Problem) -> Builder:

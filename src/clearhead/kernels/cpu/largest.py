@@ -112,24 +112,47 @@ def add_candidates(c, watched, begin_, reached, listed, bounds, most, places, fo
 
 
 @compiled
+def begin_best(k, best, best_keys):
+    """Nothing is found yet."""
+    for r in range(k):
+        store(best, r * LANES, splat(float32(-1.0)))
+        store(best_keys, r * LANES, splat_int(int32(-1)))
+
+
+@compiled
+def sink(x, key, k, best, best_keys):
+    """Put a weight and its key where they belong among the k largest, in every lane; among equal ones, last."""
+    for r in range(k):
+        held, held_key = load(best, r * LANES), load_int(best_keys, r * LANES)
+        higher = x > held
+        store(best, r * LANES, where(higher, x, held))
+        store(best_keys, r * LANES, where(higher, key, held_key))
+        x, key = where(higher, held, x), where(higher, held_key, key)
+
+
+@compiled
+def sink_block(c, watched, begin_, best, best_keys):
+    """The k largest of every lane where there is one block of keys: looking at every one is the fastest."""
+    begin_best(c[at.K], best, best_keys)
+    w, rows, factor = weights(c, watched, 0), block_rows(watched, 0), load(block_factor(watched, 0), 0)
+    for n in range(int64(rows[0]), int64(rows[1])):
+        p = load(w, n * LANES)
+        x = where(bits(p) == splat_int(NEVER), splat(float32(-1.0)), p * factor)
+        sink(x, splat_int(int32(begin_ + n)), c[at.K], best, best_keys)
+
+
+@compiled
 def sort_candidates(k, most, places, found, keys, best, best_keys):
     """The k largest of every lane's candidates, largest first, equal ones in the order of their keys."""
     longest = int64(0)
     for lane in range(LANES):
         longest = max(longest, int64(places[lane]) // LANES)
-    for r in range(k):
-        store(best, r * LANES, splat(float32(-1.0)))
-        store(best_keys, r * LANES, splat_int(int32(-1)))
+    begin_best(k, best, best_keys)
     end = load_int(places, 0)
     for slot in range(min(longest, most)):
         x, key = load(found, slot * LANES), load_int(keys, slot * LANES)
         x = where(lane_numbers() + splat_int(int32(slot * LANES)) < end, x, splat(float32(-1.0)))
-        for r in range(k):
-            held, held_key = load(best, r * LANES), load_int(best_keys, r * LANES)
-            higher = x > held
-            store(best, r * LANES, where(higher, x, held))
-            store(best_keys, r * LANES, where(higher, key, held_key))
-            x, key = where(higher, held, x), where(higher, held_key, key)
+        sink(x, key, k, best, best_keys)
 
 
 @compiled
@@ -163,8 +186,8 @@ def most_candidates(k):
 def write_largest(c, watched, row, count, begin_, end, to_keys, to_weights, scratch):
     """The k largest weights of every query of a strip, and their keys, to the addresses given.
 
-    A bound for the k-th largest is found without a branch, from the maxima of short runs (of `kept`); few weights
-    reach it, and only those are put in order.
+    Where there are more keys than a block, a bound for the k-th largest is found first, without a branch, from the maxima of
+    short runs (of `kept`); few weights reach it, and only those are put in order.
     """
     k, blocks = c[at.K], (end - begin_ + BLOCK - 1) // BLOCK
     most = most_candidates(k)
@@ -172,11 +195,14 @@ def write_largest(c, watched, row, count, begin_, end, to_keys, to_weights, scra
     best, best_keys = after(scratch, 2 * LANES), as_ints(after(scratch, (2 + k) * LANES))
     found, keys = after(scratch, (2 + 2 * k) * LANES), as_ints(after(scratch, (2 + 2 * k + most) * LANES))
     reached = as_ints(after(scratch, (2 + 2 * k + 2 * most) * LANES))
-    store(bounds, 0, kth_largest(c, watched, blocks, best))
     store(places, 0, lane_numbers())
-    listed = list_reached(c, watched, blocks, load(bounds, 0), reached)
-    add_candidates(c, watched, begin_, reached, listed, bounds, most, places, found, keys)
-    sort_candidates(k, most, places, found, keys, best, best_keys)
+    if blocks == 1:
+        sink_block(c, watched, begin_, best, best_keys)
+    else:
+        store(bounds, 0, kth_largest(c, watched, blocks, best))
+        listed = list_reached(c, watched, blocks, load(bounds, 0), reached)
+        add_candidates(c, watched, begin_, reached, listed, bounds, most, places, found, keys)
+        sort_candidates(k, most, places, found, keys, best, best_keys)
     for lane in range(count):
         if places[lane] == FULL:
             insert_all(c, watched, lane, begin_, end, best, best_keys)

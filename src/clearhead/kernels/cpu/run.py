@@ -171,12 +171,12 @@ def _decode(p: Problem, call: Builder) -> bool:
     call.put(at.PARTS, parts)
     lanes, width = shape().lanes, shape().width
     floats = together * (p.query.shape[3] + 2 * BLOCK + width + lanes) + width + Dv
-    finished = threads.run("decode", call, floats, B * Hk * parts)
+    threads.run("decode", call, floats, B * Hk * parts)
     if parts > 1:
         call.put(at.MERGING, 1)
-        finished = threads.run("decode", call, floats, B * Hk)
+        threads.run("decode", call, floats, B * Hk)
         call.put(at.MERGING, 0)
-    return not finished[at.DIRTY]
+    return not call.numbers[at.DIRTY]
 
 
 def multiply_adds(rounds: int) -> int:
@@ -394,7 +394,7 @@ def _map(p: Problem, want: Observables, call: Builder, parts: int, found: dict[s
     for name, place in (("map_mean", at.MAP_MEAN_OUT), ("map_max", at.MAP_MAX_OUT)):
         whole = torch.empty(B, Hq, rows, padded_columns) if B * Hq * Tq else torch.zeros(B, Hq, rows, padded_columns)
         call.address(place, whole)
-        found[name] = whole[..., :columns]
+        found[name] = whole if columns == padded_columns else whole[..., :columns]
     call.put(at.MAP_ROWS, rows, padded_columns)
 
 

@@ -11,7 +11,6 @@ import ctypes
 import functools
 import os
 import threading
-from array import array
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,19 +75,15 @@ def workers() -> int:
     return 1 if _forked or parallel_for() is None else torch.get_num_threads()
 
 
-def run(kernel: str, call: Builder, floats: int, tasks: int, most: int | None = None) -> array[int]:
-    """Run a kernel that has so many tasks, with `floats` of scratch for each of at most `most` workers.
-
-    Returns the call as the kernel left it.
-    """
+def run(kernel: str, call: Builder, floats: int, tasks: int, most: int | None = None) -> None:
+    """Run a kernel that has so many tasks, with `floats` of scratch for each of at most `most` workers."""
     count = max(1, min(workers(), tasks if most is None else most))
     call.put(at.TICKETS, tasks)
     each = (floats + 63) // 64 * 64  # workers never share a cache line
     call.address(at.SCRATCH, scratch(count * each))
     call.put(at.SCRATCH_SIZE, each)
     call.put(at.NEXT_TICKET, 0)
-    numbers = call.finished()
-    place, _ = numbers.buffer_info()
+    place, _ = call.numbers.buffer_info()
     address = build.kernel(kernel)
     spread = parallel_for()
     if count > 1 and spread is not None:
@@ -96,7 +91,6 @@ def run(kernel: str, call: Builder, floats: int, tasks: int, most: int | None = 
             raise RuntimeError("torch_parallel_for failed")
     else:
         _direct(address)(0, count, place)
-    return numbers
 
 
 @functools.cache

@@ -89,8 +89,8 @@ def test_a_sample_that_is_not_there_is_said_with_how_many_there_are(batch):
         lambda: trace.compare(trace, batch=batch),
         lambda: trace.crop("L0H0", everything, everything, batch=batch),
         lambda: trace.rollout(1, batch=batch),
-        lambda: roles(trace, sample=batch),
-        lambda: looked_up(trace, range(1, 2), sample=batch),
+        lambda: roles(trace, batch=batch),
+        lambda: looked_up(trace, range(1, 2), batch=batch),
     ):
         with pytest.raises(InputError, match=rf"batch {batch}: the run has 2 texts in a batch, 0 to 1"):
             ask()

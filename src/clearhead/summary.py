@@ -22,7 +22,7 @@ def table(trace: Trace, *, batch: int = 0) -> list[dict[str, Any]]:
     from clearhead.roles import label, roles
 
     check_sample(trace, batch)
-    scores = roles(trace, sample=batch)
+    scores = roles(trace, batch=batch)
     rows = []
     for call in trace.calls:
         means = {name: call.observation.mean(name)[batch] for name in MEANS if hasattr(call.observation, name)}

@@ -12,7 +12,7 @@ from clearhead.roles.scores import judged, visible_keys
 from clearhead.trace import Trace, check_sample
 
 
-def looked_up(trace: Trace, written: range, *, sample: int = 0) -> ByHead[list[int]]:
+def looked_up(trace: Trace, written: range, *, batch: int = 0) -> ByHead[list[int]]:
     """Where each head looked up the tokens that were written: for every one of them a key's position, or −1.
 
     The query that writes a token stands one before it. A head looks the token up when the key which that query attends to most
@@ -22,11 +22,11 @@ def looked_up(trace: Trace, written: range, *, sample: int = 0) -> ByHead[list[i
     Arguments:
         trace: of the whole text, prompt and what was written.
         written: positions of the tokens that the model wrote; each was written by the query one before it.
-        sample: of a batch.
+        batch: which sample of a batch.
 
     Raises `ArgumentError` where token ids are not known, or nothing was written. Of several texts the first is taken.
     """
-    check_sample(trace, sample)
+    check_sample(trace, batch)
     found: ByHead[list[int]] = ByHead()
     for call in trace.calls:
         ids = call.key_ids
@@ -41,9 +41,9 @@ def looked_up(trace: Trace, written: range, *, sample: int = 0) -> ByHead[list[i
                     remedy="Watch a model that is given token ids, and name the tokens behind the prompt.",
                 )
             )
-        text = ids[sample]
+        text = ids[batch]
         at = torch.arange(written.start, written.stop)
-        keys = call.observation.top_keys[sample, :, at - 1 - call.observation.offset, 0].cpu()  # (Hq, written)
+        keys = call.observation.top_keys[batch, :, at - 1 - call.observation.offset, 0].cpu()  # (Hq, written)
         copies = torch.where((keys >= 0) & (text[keys.clamp(min=0)] == text[at]), keys, -1)
         found.update(zip(call.addresses(), copies.tolist(), strict=True))
     return found
@@ -57,7 +57,7 @@ class Retrieval(NamedTuple):
     labelled: bool
 
 
-def retrieval(trace: Trace, needle: range, written: range, *, sample: int = 0) -> ByHead[Retrieval]:
+def retrieval(trace: Trace, needle: range, written: range, *, batch: int = 0) -> ByHead[Retrieval]:
     """Which heads copy: over the tokens that were written, how often the key that the writing query attends to most lies in
     the needle and is the token it wrote (Wu et al. 2024, arXiv 2404.15574).
 
@@ -65,20 +65,20 @@ def retrieval(trace: Trace, needle: range, written: range, *, sample: int = 0) -
         trace: of the whole text, prompt and what was written.
         needle: positions of what was to be found.
         written: positions of the tokens that the model wrote; each was written by the query one before it.
-        sample: of a batch.
+        batch: which sample of a batch.
 
     The null is the share of the keys a query sees that would count; a head is labelled by the rule of the other roles.
     Raises `ArgumentError` as `looked_up` does.
     """
-    places = looked_up(trace, written, sample=sample)
+    places = looked_up(trace, written, batch=batch)
     found: ByHead[Retrieval] = ByHead()
     for call in trace.calls:
         ids = call.key_ids
         if ids is None or call.crosses or call.run != trace.calls[0].run:
             continue
         writers = torch.arange(written.start, written.stop) - 1 - call.observation.offset
-        seen = visible_keys(call.observation, sample).cpu()[writers]
-        text = ids[sample]
+        seen = visible_keys(call.observation, batch).cpu()[writers]
+        text = ids[batch]
         inside = text[needle.start : needle.stop]
         null = float(((inside[None] == text[written.start : written.stop][:, None]).sum(-1) / seen).mean())
         for head in call.addresses():

@@ -131,7 +131,7 @@ ROLES = tuple(MEASURES)
 """Names of all roles, in the order scores are given."""
 
 
-def roles(trace: Trace, *, sample: int = 0) -> ByHead[list[RoleScore]]:
+def roles(trace: Trace, *, batch: int = 0) -> ByHead[list[RoleScore]]:
     """Every role's score for every head of a trace, on the text it ran on.
 
     - previous-token: mean weight on the position before; first-token (a sink): on key 0; self: on the query's own position.
@@ -144,22 +144,22 @@ def roles(trace: Trace, *, sample: int = 0) -> ByHead[list[RoleScore]]:
     out otherwise; cross-attention, whose keys are another stream's, can only be broad. A role that no query can show (no
     repeated token) scores NaN and is never labelled. Of a trace of several texts the first is taken: see `Trace.runs`.
     """
-    check_sample(trace, sample)
+    check_sample(trace, batch)
     found: ByHead[list[RoleScore]] = ByHead()
     for call in trace.calls:
         if call.run != trace.calls[0].run:
             continue
         observation = call.observation
         ids = call.key_ids
-        known = None if ids is None else ids[sample].tolist()
-        text = text_of(observation, known if known is not None or sample else trace.token_ids, sample)
+        known = None if ids is None else ids[batch].tolist()
+        text = text_of(observation, known if known is not None or batch else trace.token_ids, batch)
         scores: list[list[RoleScore]] = [[] for _ in range(call.heads)]
         for name, role in MEASURES.items():
             if role.needs_ids and (text.ids is None or "same_token" not in observation.values):
                 continue
             if (call.crosses and name != "broad") or (role.needs is not None and role.needs not in observation.values):
                 continue
-            means = role.of(observation, text, sample)
+            means = role.of(observation, text, batch)
             for h, score in enumerate(means.score.tolist()):
                 scores[h].append(judged(name, score, means.null))
         found.update(zip(call.addresses(), scores, strict=True))

@@ -67,7 +67,7 @@ class Shown:
         self.sample, self.path = sample, path
         self.groups = groups if groups is not None else trace.key_groups
         self.heads = trace.heads()
-        self.roles = roles(trace, sample=sample)
+        self.roles = roles(trace, batch=sample)
         self.pieces = self._pieces()
         written = trace.prompt if prompt is None else prompt
         self.prompt = len(self.pieces) if written is None else written
@@ -305,7 +305,7 @@ class Shown:
         ):
             return []
         found = []
-        for head, keys in looked_up(self.trace, written, sample=self.sample).items():
+        for head, keys in looked_up(self.trace, written, batch=self.sample).items():
             weights, offset = self.top(head)[1], self._calls[head.layer].observation.offset
             found += [
                 (at, str(head), key, round(float(weights[at - 1 - offset, 0]), 4))

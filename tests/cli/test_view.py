@@ -109,6 +109,17 @@ def test_survey_says_how_to_see_what_it_found(folders, clearhead):
     assert said.splitlines()[-1] == f"to see them in the browser: clearhead view {folders[0]} {folders[1]}"
 
 
+def test_a_reader_that_has_seen_enough_is_no_failure(folders):
+    end, into = os.pipe()
+    os.close(end)
+    words = [sys.executable, "-m", "clearhead", "survey", "--compare", *map(str, folders)]
+    try:
+        done = subprocess.run(words, stdout=into, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(into)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_one_document_has_no_error_and_survey_says_so(clearhead, tmp_path):
     (tmp_path / "one.txt").write_text("The king is dead. Long live the king.")
     code, said, _ = clearhead("survey", "builtin", str(tmp_path / "one.txt"), "--out", str(tmp_path / "out"))

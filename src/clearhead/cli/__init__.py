@@ -72,9 +72,18 @@ def main() -> None:
         _refuse(f"{told}; see clearhead{where} --help")
     except (KeyboardInterrupt, typer.Abort):
         raise SystemExit(130) from None
-    except BrokenPipeError:  # the reader of a pipe has seen enough; what Python still holds for it goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(0) from None
+    except BrokenPipeError:
+        _seen_enough()
+    except SystemExit as end:  # typer and rich make a 1 of it
+        if isinstance(end.__context__, BrokenPipeError):
+            _seen_enough()
+        raise
+
+
+def _seen_enough() -> NoReturn:
+    """The reader of a pipe has gone, which is no failure; what Python still holds for it goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(0) from None
 
 
 def _refuse(why: str) -> NoReturn:

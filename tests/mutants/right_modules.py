@@ -510,3 +510,14 @@ class TriangleFromOutside(EightHeads):
         scores = q @ k.mT / k.shape[-1] ** 0.5
         weights = (scores if attention_mask is None else scores + attention_mask).softmax(-1)
         return self.proj((weights @ v).transpose(1, 2).reshape(B, N, C))
+
+
+@right
+class ViewsItsInput(EightHeads):
+    """Refuses x that is not contiguous, as `view` does: a weakness, not a wrong attention."""
+
+    def __init__(self, dim=48):
+        super().__init__(dim)
+
+    def forward(self, x):
+        return super().forward(x.view(-1, x.shape[-1]).view(x.shape))

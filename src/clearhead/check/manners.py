@@ -81,8 +81,11 @@ def strides(reading: Reading) -> Finding:
     if not isinstance(subject, FunctionSubject):
         x = given_to(reading)[0]
         whole = subject.run(x)
-        back = x.transpose(0, 1).contiguous().transpose(0, 1)
-        far = far_apart(subject.run(back), whole)
+        try:
+            out = subject.run(x.transpose(0, 1).contiguous().transpose(0, 1))
+        except Failed as failed:
+            return note(name, f"refuses x that is not contiguous: {failed.said[:90]}; .reshape would take it")
+        far = far_apart(out, whole)
         return (
             right(name, "transposed x")
             if far <= rounding(reading)

@@ -7,7 +7,7 @@ TEXT_OUT = demo
 
 demo: .venv/user ## look at a text through the built-in model; writes demo/heads.html and demo/heads.png
 	mkdir -p $(TEXT_OUT)
-	$(BIN)/clearhead look --continue 40 --html $(TEXT_OUT)/heads.html --png $(TEXT_OUT)/heads.png
+	$(BIN)/clearhead look --html $(TEXT_OUT)/heads.html --png $(TEXT_OUT)/heads.png
 
 test: lint types unit ## everything that must hold before a commit lands
 

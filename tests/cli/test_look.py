@@ -96,6 +96,16 @@ def test_without_a_text_it_looks_at_a_passage_of_its_own(clearhead):
     assert "The lamp was lit before the rain began." in out
 
 
+def test_the_passage_shows_an_induction_head_at_work(clearhead):
+    """What the tutorial says of it: the head looks at what followed "come" the last time."""
+    code, out, _ = clearhead("look", "--json")
+    found = json.loads(out)
+    head = next(head for head in found["heads"] if head["head"] == "L2H1")
+    best = head["top"][0]
+    assert (code, head["role"], found["tokens"][best["key"]]["piece"]) == (0, "induction", "·b")
+    assert 0.87 < best["weight"] < 0.89
+
+
 def test_piped_output_has_no_escape_codes():
     done = run("look", "The cat sat.")
     assert done.returncode == 0

@@ -15,11 +15,12 @@ from clearhead.errors import InputError
 if TYPE_CHECKING:
     from clearhead.models import Model
 
+# It stops where a sentence from before comes round again, so that an induction head has something to look at.
 PASSAGE = """The lamp was lit before the rain began. Mara set the kettle down, counted the letters again, and put the oldest \
 one on top. Three winters ago the harbour master had written that the boats would come back before the rain began, and \
 three winters ago she had believed it. Now the kettle sang, the lamp was lit, and nobody came. She opened the oldest \
 letter. The harbour master had written, "Keep the lamp where we can see it." So Mara set the lamp in the window, counted \
-the letters again, and waited for the boats to come back."""
+the letters again, and waited for the boats to come"""
 MODELS = '"builtin", "smollm2", a Hugging Face folder, a GGUF file, or a hub id such as org/name.'
 ANSWERED = 40  # tokens written for an answer unless --continue says otherwise
 

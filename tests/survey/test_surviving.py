@@ -331,6 +331,18 @@ def test_options_that_cannot_be_are_named(texts: Path, tmp_path: Path) -> None:
 
 def test_two_surveys_are_compared_the_surest_difference_first(tmp_path: Path) -> None:
     base, tuned = two_surveys(tmp_path)  # in the second L1H0 looks evenly
+    without = survey(
+        load_model("builtin"), Corpus([tmp_path / "texts"]), tmp_path / "without", Options(observables=("entropy",))
+    )
+    assert without is not None
+    show = [sys.executable, "-m", "clearhead", "survey", "--compare", str(base.folder)]
+    said = [
+        subprocess.run([*show, str(x.folder)], capture_output=True, text=True, check=True).stdout
+        for x in (tuned, without)
+    ]
+    assert " → broad" in said[0]
+    assert "previous-token → not measured" in said[1]
+    assert "→ ·" not in said[1]
     rows = compare(load(base.folder), tuned)
     share = next(row for row in rows if row["observable"] == "entropy_share")
     assert (share["layer"], share["head"]) == (1, 0)

@@ -207,7 +207,7 @@ def _compare(base: Path, other: Path) -> None:
     from clearhead.survey import compare, load
 
     surveys = [load(base), load(other)]
-    rows = compare(*surveys)
+    rows, no_role = compare(*surveys), ["·" if each.table("roles") else "not measured" for each in surveys]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in ("head", "observable"):
         table.add_column(name, no_wrap=True)
@@ -216,7 +216,7 @@ def _compare(base: Path, other: Path) -> None:
     table.add_column("role", no_wrap=True)
     for row in rows[:SHOWN]:
         numbers = [_number(row[name], 4) for name in ("base", "other", "difference", "standard_error")]
-        before, after = (row[name] or "·" for name in ("base_role", "other_role"))
+        before, after = (row[f"{name}_role"] or none for name, none in zip(("base", "other"), no_role, strict=True))
         role = before if before == after else f"{before} → {after}"
         table.add_row(f"L{row['layer']}H{row['head']}", row["observable"], *numbers, _number(row["z"], 1), role)
     for name, found in zip(("base ", "other"), surveys, strict=True):

@@ -34,6 +34,38 @@ class Head(nn.Module):
 
 
 @right
+class SharedQueryKey(nn.Module):
+    """One layer makes queries and keys alike, as in the Reformer."""
+
+    def __init__(self, head_size):
+        super().__init__()
+        self.qk = nn.Linear(N_EMBD, head_size, bias=False)
+        self.value = nn.Linear(N_EMBD, head_size, bias=False)
+        self.register_buffer("tril", torch.tril(torch.ones(BLOCK, BLOCK)))
+
+    def forward(self, x):
+        B, T, C = x.shape
+        both = self.qk(x)
+        wei = both @ both.transpose(-2, -1) * both.shape[-1] ** -0.5
+        wei = wei.masked_fill(self.tril[:T, :T] == 0, float("-inf"))
+        return F.softmax(wei, dim=-1) @ self.value(x)
+
+
+@right
+class FusedQueryKey(nn.Module):
+    """One layer makes queries and keys side by side."""
+
+    def __init__(self, head_size):
+        super().__init__()
+        self.to_qk = nn.Linear(N_EMBD, 2 * head_size, bias=False)
+        self.to_v = nn.Linear(N_EMBD, head_size, bias=False)
+
+    def forward(self, x):
+        q, k = self.to_qk(x).chunk(2, dim=-1)
+        return F.scaled_dot_product_attention(q, k, self.to_v(x), is_causal=True)
+
+
+@right
 class MultiHeadAttention(nn.Module):
     def __init__(self, num_heads, head_size):
         super().__init__()

@@ -19,7 +19,7 @@ from clearhead.check.inputs import arrays_of
 from clearhead.check.judging import case_of, judged
 from clearhead.check.mending import rewritten
 from clearhead.check.modules import LAYOUTS as MODULE_LAYOUTS
-from clearhead.check.modules import ModuleSubject, out_width
+from clearhead.check.modules import ModuleSubject, query_width
 from clearhead.check.report import Explanation, Finding, Line, Mistake
 from clearhead.check.search import Match, tolerance_of
 from clearhead.check.settling import KEEPS
@@ -352,8 +352,8 @@ def _module_words(subject: Any) -> str:
     heads = "a single head" if subject.heads == 1 else f"{subject.heads} heads"
     if subject.kv_heads != subject.heads:
         heads += f" over {subject.kv_heads} key head{'' if subject.kv_heads == 1 else 's'}"
-    parts = "/".join(source.path for source in subject.found.sources.values())
-    d = (out_width(subject.found, "q") or out_width(subject.found, "qkv") // 3) // max(1, subject.heads)
+    parts = "/".join(dict.fromkeys(source.path for source in subject.found.sources.values()))
+    d = query_width(subject.found) // max(1, subject.heads)
     x = f"x {MODULE_LAYOUTS[subject.layout]} with C={subject.width}"
     if subject.framework != "torch":
         x += f", {arrays_of(subject.framework)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Iterator, Mapping
@@ -23,9 +24,13 @@ PLACES = {
     "qkv": r"(w|c|to|in|fc|proj)?(qkv|kqv|qvk|attn|querykeyvalue|inproj|pack)(w|weight|proj|projection|linear|layer|fused)?"
     r"|inprojweight",
     "kv": r"(w|c|to|in|fc|proj)?(kv|keyvalue)(w|weight|proj|projection|linear|layer)?",
+    "qk": r"(w|c|to|in|fc|proj|shared)?(qk|kq|querykey|keyquery)(w|weight|proj|projection|linear|layer|shared)?",
     "o": r"(w|c|to|fc|l|lin|linear)?(o|out|output|proj|projection|dense|fc|final|merge|mix|linear|lin|unifyheads|combine|fcout|"
     r"outproj|outputproj|woutput|wout)(w|weight|proj|projection|linear|lin|layer|fc)?",
 }  # fmt: skip
+
+
+WHOLE = ({"q", "k", "v"}, {"qkv"}, {"q", "kv"}, {"qk", "v"})  # what makes query, key and value between them
 
 
 @dataclass
@@ -38,6 +43,18 @@ class Source:
     bias: Tensor | None = None
     seen: dict[int, Tensor] = field(default_factory=dict)  # what each layer gave in the call being listened to
     given: Tensor | None = None  # what the first layer was given
+
+    @property
+    def width(self) -> int:
+        """How many numbers it makes of a token, over all heads."""
+        total = 0
+        for layer in self.layers:
+            weight = layer.weight
+            total += int(layer.out_features) if isinstance(layer, nn.Linear) else int(weight.shape[1])  # type: ignore
+        if self.matrix is not None:
+            m = self.matrix
+            total += int(m.shape[-1]) if m.ndim == 2 else int(m.shape[0] * m.shape[2])
+        return total
 
     @property
     def called(self) -> bool:
@@ -101,10 +118,13 @@ def find(root: nn.Module) -> Found:
         place = place_of(path)
         if place is not None:
             places.setdefault(place, []).append(path)
-    named = {"q", "k", "v"} <= set(places) or "qkv" in places or {"q", "kv"} <= set(places)
+    named = any(all_ <= set(places) for all_ in WHOLE)
     if not named:
         places = _by_order(linear, bare)
     sources = {place: _source(paths, linear, bare, root) for place, paths in places.items() if place != "o" and paths}
+    if {"qk", "v"} <= set(sources) and sources["qk"].width == sources["v"].width:  # one layer for both, not two in one
+        both = sources.pop("qk")
+        sources = {"q": both, "k": dataclasses.replace(both), **sources}
     used = [paths for place, paths in places.items() if place != "o"]
     if {"q", "k", "v"} <= set(sources) and "qkv" in sources:
         del sources["qkv"]  # c_attn beside q, k, v is something else

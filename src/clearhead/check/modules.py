@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from clearhead.check.calling import Failed, Habits, Watcher, as_tensor, call
 from clearhead.check.formula import Case
 from clearhead.check.inputs import array, as_given
-from clearhead.check.layers import Found, find, listening, randomise
+from clearhead.check.layers import WHOLE, Found, find, listening, randomise
 from clearhead.check.masking import shaped_mask
 from clearhead.check.parameters import Parameter, role_of, roles_of, words
 from clearhead.check.steps import Array
@@ -175,7 +176,7 @@ class ModuleSubject:
         with torch.no_grad():
             for place, source in self.found.sources.items():
                 given = heard.get(place)
-                base = self.from_layout(given) if given is not None else own if place in ("q", "qkv") else foreign
+                base = self.from_layout(given) if given is not None else own if place in ("q", "qkv", "qk") else foreign
                 out = source.out(base, self.orientation)
                 if out is None:
                     continue
@@ -189,10 +190,9 @@ class ModuleSubject:
                     out = self.from_layout(out)
                 if out.ndim == 3:
                     found[place] = array(out)
-        if "kv" in found:
-            kv = found.pop("kv")
-            half = kv.shape[-1] // 2
-            found["k"], found["v"] = kv[..., :half], kv[..., half:]
+        for pair in ("kv", "qk"):
+            if pair in found:
+                found[pair[0]], found[pair[1]] = np.split(found.pop(pair), 2, axis=-1)
         found["x"] = array(own)
         return found
 
@@ -225,9 +225,10 @@ class ModuleSubject:
             return
         tensors: list[Tensor] = []
         for place, source in self.found.sources.items():
-            if place in ("q", "k", "qkv", "kv"):
+            if place in ("q", "k", "qkv", "kv", "qk"):
                 tensors += [p for layer in source.layers for p in layer.parameters(recurse=False)]
                 tensors += [t for t in (source.matrix, source.bias) if t is not None]
+        tensors = list({id(t): t for t in tensors}.values())  # one layer may make both
         before = [t.detach().clone() for t in tensors]
         try:
             with torch.no_grad():
@@ -334,21 +335,17 @@ def _width(found: Found) -> int:
 def out_width(found: Found, place: str) -> int:
     """How wide what a source makes is, 0 without it."""
     source = found.sources.get(place)
-    if source is None:
-        return 0
-    total = 0
-    for layer in source.layers:
-        weight = layer.weight
-        total += int(layer.out_features) if isinstance(layer, nn.Linear) else int(weight.shape[1])  # type: ignore
-    if source.matrix is not None:
-        m = source.matrix
-        total += int(m.shape[-1]) if m.ndim == 2 else int(m.shape[0] * m.shape[2])
-    return total
+    return 0 if source is None else source.width
+
+
+def query_width(found: Found) -> int:
+    """How wide the queries of all heads are."""
+    return out_width(found, "q") or out_width(found, "qkv") // 3 or out_width(found, "qk") // 2
 
 
 def _count_heads(subject: ModuleSubject) -> None:
     found = subject.found
-    q = out_width(found, "q") or out_width(found, "qkv") // 3
+    q = query_width(found)
     heads = found.heads or _constructed_heads(subject.root, q)
     fused = out_width(found, "qkv")
     if heads > 1 and q % heads and not (fused and found.kv_heads):
@@ -378,8 +375,7 @@ def _attention_inside(module: nn.Module) -> tuple[nn.Module, str]:
     """The module itself, or of a larger layer the part that is its attention."""
 
     def is_attention(m: nn.Module) -> bool:
-        places = find(m).sources
-        return {"q", "k", "v"} <= set(places) or "qkv" in places or {"q", "kv"} <= set(places)
+        return any(all_ <= set(find(m).sources) for all_ in WHOLE)
 
     if isinstance(module, nn.MultiheadAttention):
         return module, ""

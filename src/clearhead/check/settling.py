@@ -18,7 +18,7 @@ from clearhead.check.formula import Bench, Case
 from clearhead.check.functions import FunctionSubject
 from clearhead.check.inputs import Sizes, inputs
 from clearhead.check.masking import MASK_SENSES, MASK_SHAPES, some_mask
-from clearhead.check.modules import ModuleSubject, out_width
+from clearhead.check.modules import ModuleSubject, query_width
 from clearhead.check.source import source_of
 from clearhead.check.state import FUNCTION_SIZES, Reading, meant_options, search_for
 from clearhead.check.subjects import CannotRun, Subject
@@ -275,7 +275,7 @@ def settle_heads(reading: Reading) -> None:
     """A module that does not say how many heads it has: try the divisors of its width, fewest first."""
     subject = reading.subject
     assert isinstance(subject, ModuleSubject)  # noqa: S101
-    q = out_width(subject.found, "q") or out_width(subject.found, "qkv") // 3
+    q = query_width(subject.found)
     if subject.found.heads is not None or not q:
         return
     for heads in [n for n in range(1, q + 1) if q % n == 0 and n <= 64]:

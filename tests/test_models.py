@@ -17,13 +17,13 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
+from clearhead.addresses import Head
 from clearhead.errors import InputError
 from clearhead.models import Model, load
 from clearhead.models.loading import BUILTIN
 from clearhead.nn import SelfAttention
 from clearhead.roles import calibrate
 from clearhead.tokens import ALPHABET, pieces, token_bytes, visible
-from clearhead.trace import Head
 
 
 @functools.cache

@@ -7,9 +7,9 @@ import torch
 
 import watch_architectures as made
 from clearhead import Observables, Window, attention, watch
+from clearhead.addresses import Head
 from clearhead.errors import ArgumentError
 from clearhead.roles import ROLES, RoleScore, calibrate, label, looked_up, retrieval, roles
-from clearhead.trace import Head
 from planted import PATTERNS, Planted, first, induction, previous, uniform
 
 

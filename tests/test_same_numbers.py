@@ -10,11 +10,11 @@ import torch
 from typer.testing import CliRunner
 
 from clearhead import Trace, watch
+from clearhead.addresses import Head
 from clearhead.cli import app
 from clearhead.models import load
 from clearhead.roles import label, roles
 from clearhead.survey import Corpus, Options, survey
-from clearhead.trace import Head
 from clearhead.viewer import Shown
 from clearhead.viewer.notebook import bundle
 from clearhead.viewer.questions import Gallery

@@ -9,9 +9,10 @@ from safetensors.torch import save_file
 
 import watch_architectures as made
 from clearhead import Observables, attention, tracefile, watch
+from clearhead.addresses import Head
 from clearhead.errors import InputError
 from clearhead.roles import ROLES, looked_up, roles
-from clearhead.trace import Call, Head, Trace
+from clearhead.trace import Call, Trace
 from watch_cases import Decoder
 
 

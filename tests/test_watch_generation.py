@@ -7,8 +7,9 @@ import torch
 
 import watch_architectures as made
 from clearhead import Observables, watch
+from clearhead.addresses import Head
 from clearhead.errors import ArgumentError, InputError
-from clearhead.trace import Head, Trace
+from clearhead.trace import Trace
 from watch_cases import Decoder, Overhear, check_seen
 
 QUANTITIES = ("lse", "entropy", "received", "top_weights", "distance", "self_weight", "previous_weight", "first_weight",

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clearhead.addresses import Head
 from clearhead.errors import InputError
-from clearhead.trace import Call, Head, Trace, check_sample
+from clearhead.trace import Call, Trace, check_sample
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from clearhead.rollout import Rollout
     from clearhead.summary import Looked
 
-__all__ = ["Call", "Head", "Tokens", "Trace", "check_sample"]
-
 ELSEWHERE = {
     "attentions": 'weights are computed when asked for: trace.crop("L2H3"), all or any part of one head\'s, after watching '
     'with keep="qk"; what was measured is trace[layer]',

@@ -7,7 +7,7 @@ import json
 import pytest
 from reading import HOSTILE, MARKS, percent, quiet, rows_of, shown_weight
 
-from clearhead.trace import Head
+from clearhead.addresses import Head
 from clearhead.viewer import single
 from clearhead.viewer.joined import script, style
 from clearhead.viewer.questions import Gallery

@@ -7,9 +7,9 @@ import time
 import pytest
 from reading import MARKS, ROWS, fits_every_width, is_accessible, percent, quiet, rows_of, text_of
 
+from clearhead.addresses import Head
 from clearhead.models import load
 from clearhead.survey import Corpus, Options, compare, survey
-from clearhead.trace import Head
 from clearhead.viewer.server import Server
 from clearhead.viewer.surveys import Surveys
 from surveyed import two_surveys

@@ -21,9 +21,9 @@ from reading import (
     text_of,
 )  # fmt: skip
 
+from clearhead.addresses import Head
 from clearhead.models import load
 from clearhead.rollout import rollout
-from clearhead.trace import Head
 from clearhead.viewer.asking import ask
 from clearhead.viewer.colour import ramp_bytes
 from clearhead.viewer.data import Shown

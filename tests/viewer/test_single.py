@@ -11,8 +11,8 @@ import re
 import numpy as np
 import pytest
 
+from clearhead.addresses import Head
 from clearhead.errors import InputError
-from clearhead.trace import Head
 from clearhead.viewer import page, single
 from clearhead.viewer.packed import Answer, unpack
 from views import kept_shown, planted_shown, planted_view, twice

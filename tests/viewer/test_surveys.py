@@ -9,9 +9,9 @@ import shutil
 import numpy as np
 import pytest
 
+from clearhead.addresses import Head
 from clearhead.errors import InputError
 from clearhead.survey import compare, load
-from clearhead.trace import Head
 from clearhead.viewer.packed import Answer, unpack
 from clearhead.viewer.surveys import Surveys
 from surveyed import two_surveys

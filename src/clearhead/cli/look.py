@@ -88,8 +88,8 @@ def look(
     whole = read_text(file) if file is not None else PASSAGE if text is None else text
     outputs.check()
 
+    from clearhead.addresses import Head
     from clearhead.cli.report import as_document, report
-    from clearhead.trace import Head
     from clearhead.viewer import look as run
 
     wanted = None if head is None else Head.parse(head)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clearhead.cli.files import check_writable, write_whole
 
 if TYPE_CHECKING:
-    from clearhead.trace import Head
+    from clearhead.addresses import Head
     from clearhead.viewer import View
 
 MARKED = 32  # keys kept for every query on the page: enough to shade a text, few enough to send

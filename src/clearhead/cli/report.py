@@ -7,9 +7,9 @@ import math
 from rich.table import Table
 from rich.text import Text
 
+from clearhead.addresses import Head
 from clearhead.cli import terminal
 from clearhead.roles import RoleScore
-from clearhead.trace import Head
 from clearhead.viewer.colour import ROLE_COLOURS, on_ground, ramp
 from clearhead.viewer.view import View
 

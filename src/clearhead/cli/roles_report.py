@@ -6,10 +6,10 @@ import math
 
 from rich.table import Table
 
+from clearhead.addresses import Head
 from clearhead.cli import terminal
 from clearhead.roles import ROLES, Calibrated, RoleScore
 from clearhead.roles.scores import BROAD, THRESHOLD, says_most
-from clearhead.trace import Head
 from clearhead.viewer.view import View
 
 SCHEMA = 1

@@ -64,8 +64,8 @@ def export(
     if trace.is_dir():
         raise InputError(f"{trace}: is a folder; export takes a trace, and clearhead view {trace} shows a survey")
 
+    from clearhead.addresses import Head
     from clearhead.cli.serving import read
-    from clearhead.trace import Head
     from clearhead.viewer import single
 
     wanted = [Head.parse(name) for name in head or []]

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clearhead.addresses import Head
 from clearhead.errors import InputError
 from clearhead.roles.scores import judged, label
 from clearhead.survey import state
@@ -32,7 +33,6 @@ from clearhead.survey.adding import Arrays
 from clearhead.survey.arrow import pyarrow
 from clearhead.survey.measure import WITH_NULL, Quantity
 from clearhead.survey.sketch import BUCKETS, RELATIVE_ERROR
-from clearhead.trace import Head
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 TABLES = ("heads", "roles", "observables", "examples", "tokens", "bad")

@@ -11,12 +11,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from clearhead.addresses import Head
 from clearhead.errors import InputError
 from clearhead.models import Model
 from clearhead.observables import Observables
 from clearhead.roles import looked_up, roles
 from clearhead.roles.scores import visible_keys
-from clearhead.trace import Head, Trace
+from clearhead.trace import Trace
 from clearhead.viewer.view import View
 from clearhead.watch import watch
 

@@ -16,13 +16,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from clearhead.addresses import Head
 from clearhead.errors import InputError
 from clearhead.pattern import Pattern
 from clearhead.pyramid import TILE
 from clearhead.roles import RoleScore, label, looked_up, roles
 from clearhead.roles.scores import visible_keys
 from clearhead.tokens import readable, visible
-from clearhead.trace import Call, Head, Trace
+from clearhead.trace import Call, Trace
 from clearhead.viewer.packed import Answer, number, numbers, roots
 from clearhead.viewer.quantities import QUANTITIES, of_heads, quantity, uniform_histogram
 from clearhead.viewer.view import View, measured_bytes, most_telling

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, UInt8
 
-from clearhead.trace import Head
+from clearhead.addresses import Head
 from clearhead.viewer.colour import GROUND, RGB, ROLE_COLOURS, ramp_bytes
 from clearhead.viewer.data import Shown
 from clearhead.viewer.view import View

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from clearhead.addresses import Head
 from clearhead.errors import InputError, message
-from clearhead.trace import Head
 from clearhead.viewer.data import Shown
 from clearhead.viewer.packed import Answer, number
 

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Shaped
 
+from clearhead.addresses import Head
 from clearhead.errors import InputError
 from clearhead.inline import policy_hash
 from clearhead.roles import label
-from clearhead.trace import Head
 from clearhead.viewer.data import Shown
 from clearhead.viewer.joined import script, style
 from clearhead.viewer.packed import Answer, numbers

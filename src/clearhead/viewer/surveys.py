@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Shaped
 
+from clearhead.addresses import Head
 from clearhead.errors import InputError
 from clearhead.survey import Survey, compare
 from clearhead.survey.measure import QUANTITIES
 from clearhead.survey.results import QUANTILES
 from clearhead.tokens import readable
-from clearhead.trace import Head
 from clearhead.viewer.packed import Answer, number, roots
 from clearhead.viewer.questions import Answering, below
 from clearhead.viewer.view import PREFERRED

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 import torch
 
+from clearhead.addresses import Head
 from clearhead.errors import InputError
 from clearhead.estimate import estimate
 from clearhead.masks import Causal
 from clearhead.models import Model
 from clearhead.observables import Observables
 from clearhead.roles import RoleScore, label, roles
-from clearhead.trace import Call, Head, Trace
+from clearhead.trace import Call, Trace
 from clearhead.watch import watch
 
 LONG = 1000  # tokens from which on it is said beforehand what looking will cost

@@ -11,12 +11,13 @@ from typing import Any
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from clearhead.addresses import Head
 from clearhead.attention import observer
 from clearhead.distributed.layout import Placement
 from clearhead.errors import ArgumentError, NothingSeenWarning, message
 from clearhead.masks import Mask
 from clearhead.observables import Observables
-from clearhead.trace import Head, Trace
+from clearhead.trace import Trace
 from clearhead.watch import arguments
 from clearhead.watch.modules import ModulePath
 from clearhead.watch.multihead import SlowPaths

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from clearhead.addresses import Head
 from clearhead.attention import Prepared
 from clearhead.errors import ArgumentError, message
 from clearhead.keeping import Kept
 from clearhead.masks import Mask, Sizes
 from clearhead.observables import Observables, Observation
 from clearhead.settling import settled
-from clearhead.trace import Call, Head, Tokens, Trace
+from clearhead.trace import Call, Tokens, Trace
 from clearhead.watch.modules import ModulePath
 from clearhead.watch.ranks import Ranks
 

@@ -77,7 +77,6 @@ def backward(
     call.address(at.LSE, lse.float().contiguous())
     if grad_lse is not None:
         call.address(at.GRAD_LSE, grad_lse.float().contiguous())
-    spans = _spans(p, lanes)
     parts = _backward_parts(B * Hk, strips, 4 * (p.key.numel() + p.value.numel()))
     padded = -(-Tk // shape().tile_rows) * shape().tile_rows
     d_query = torch.empty(B, Hq, Tq, D, dtype=p.query.dtype)
@@ -91,7 +90,7 @@ def backward(
         call.address(at.C, c)
     if B * Hq * Tq:
         together = STRIPS
-        _cut(call, _even_parts(spans, parts), together)
+        _cut(call, _even_parts(p, lanes, parts), together)
         threads.run("backward", call, _backward_scratch(p, together, columns), B * Hk * parts)
     d_key, d_value = (x[:, :, 0] if parts == 1 else x.sum(2) for x in (d_key, d_value))
     d_sinks = None
@@ -236,8 +235,7 @@ def observe(problem: Problem, measuring: Measuring) -> tuple[Tensor, dict[str, T
     parts = max(1, min(-(-strips // together), wanted))
     found = _results(p, m, call, parts)
     if B * Hq * Tq:
-        bounds = p.plan.once(("parts", parts, lanes), lambda: _even_parts(spans, parts))
-        _cut(call, bounds, together)
+        _cut(call, _even_parts(p, lanes, parts), together)
         call.put(at.OBSERVING, 1)
         call.put(at.LONGEST, longest)
         watched = (2 + 3 * (longest // BLOCK) + longest + 2 * (longest // RUN)) * lanes
@@ -277,8 +275,12 @@ def _find_spans(plan: Plan, Tq: int, lanes: int) -> np.ndarray:
     return blocks
 
 
-def _even_parts(spans: np.ndarray, parts: int) -> list[int]:
+def _even_parts(p: Problem, lanes: int, parts: int) -> list[int]:
     """Bounds that cut strips into parts of about equal work."""
+    return p.plan.once(("parts", parts, lanes), lambda: _find_even_parts(_spans(p, lanes), parts))
+
+
+def _find_even_parts(spans: np.ndarray, parts: int) -> list[int]:
     done = np.cumsum(spans + BLOCK)  # a strip has work of its own beside its keys
     bounds = np.searchsorted(done, done[-1] * np.arange(1, parts) / parts) + 1
     return [0, *bounds.tolist(), len(spans)]

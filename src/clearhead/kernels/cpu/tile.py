@@ -57,7 +57,7 @@ def product(
                 for r in range(rows)
                 for v in range(vectors)
             ]
-            start = [builder.load(cell, align=4) if add else ir.Constant(kind, [0.0] * WIDTH) for cell in cells]
+            start = [ir.Constant(kind, [0.0] * WIDTH) for _ in cells]
             before, loop, done = builder.block, builder.append_basic_block("steps"), builder.append_basic_block("done")
             builder.cbranch(builder.icmp_signed(">", n, I64(0)), loop, done)
             builder.position_at_end(loop)
@@ -83,7 +83,8 @@ def product(
                 out.add_incoming(last, loop)
                 results.append(out)
             for cell, out in zip(cells, results, strict=True):
-                builder.store(out, cell, align=4)
+                # Added at the end: rounding errors grow with the number of terms in a row, which is that of one call then.
+                builder.store(builder.fadd(builder.load(cell, align=4), out) if add else out, cell, align=4)
             return context.get_dummy_value()
 
         i = types.int64

@@ -47,16 +47,16 @@ class Tile:
         return (self.b1 - self.b0) * (self.h1 - self.h0)
 
 
-def row_blocks(problem: Problem, block_bytes: int | None = None, tile_keys: int | None = None) -> Iterator[list[Tile]]:
+def row_blocks(problem: Problem, block_bytes: int | None = None) -> Iterator[list[Tile]]:
     """Cut a call into blocks of rows, each a list of tiles in the order of their keys. The plan must be tightened.
 
-    `tile_keys` is how many keys a tile has at most. With `block_bytes`, fewer heads and then fewer rows are taken together
+    With `block_bytes`, fewer heads and then fewer rows are taken together
     where rows are so long that the scores of a whole block would need more than that.
     """
     B, Hk, Tq = problem.query.shape[0], problem.key.shape[1], problem.query.shape[2]
     if 0 in (*problem.query.shape[:3], problem.key.shape[2]):
         return
-    plan, groups, tile_keys = problem.plan, problem.groups, tile_keys or TILE_KEYS
+    plan, groups = problem.plan, problem.groups
     checked = plan.query_labels is not None or plan.dense is not None
     size = torch.finfo(problem.dtype).bits // 8
     los, his = plan.lo.tolist(), plan.hi.tolist()
@@ -64,7 +64,7 @@ def row_blocks(problem: Problem, block_bytes: int | None = None, tile_keys: int 
     samples = [(0, B, los[0], his[0])] if len(los) == 1 else [(b, b + 1, los[b], his[b]) for b in range(B)]
     for b0, b1, lo, hi in samples:
         per_head = size * groups * (b1 - b0)
-        heads = max(1, min(Hk, TILE_BYTES // (per_head * min(Tq, TILE_ROWS) * tile_keys)))
+        heads = max(1, min(Hk, TILE_BYTES // (per_head * min(Tq, TILE_ROWS) * TILE_KEYS)))
         i0 = 0
         while i0 < Tq:
             i1 = min(Tq, i0 + TILE_ROWS)
@@ -77,8 +77,8 @@ def row_blocks(problem: Problem, block_bytes: int | None = None, tile_keys: int 
             for h0 in range(0, Hk, heads):
                 yield [
                     Tile(b0, b1, h0, min(Hk, h0 + heads), i0, i1, j, end, checked or j < inner0 or end > inner1)
-                    for j in range(j0, j1, tile_keys)
-                    for end in [min(j1, j + tile_keys)]
+                    for j in range(j0, j1, TILE_KEYS)
+                    for end in [min(j1, j + TILE_KEYS)]
                 ]
             i0 = i1
 

@@ -200,7 +200,7 @@ class _RowQuantities:
         """The largest weights, of all keys and of each group of them, and the largest contributions."""
         s, want, norms, weights = block.tile, self.want, self.m.value_norm, block.weights
         if want.top_k:
-            self._put_weights("top", s, weights, *top_k(block.z, want.top_k))
+            self._put_weights("top", s, weights, top_k(block.z, want.top_k)[0])
         if want.top_k and norms is not None:
             heads = slice(s.h0 * self.p.groups, s.h1 * self.p.groups)
             amount = (block.grid(weights) * norms[s.b0 : s.b1, heads, None, s.j0 : s.j1]).view_as(weights)
@@ -212,11 +212,9 @@ class _RowQuantities:
             labels = tiled.samples(self.m.key_groups, s)[:, None, None, s.j0 : s.j1]
             for g in range(self.m.groups):
                 inside = block.grid(block.z).masked_fill(labels != g, -torch.inf).view_as(weights)
-                self._put_weights("group_top", s, weights, *top_k(inside, want.group_top_k), g)
+                self._put_weights("group_top", s, weights, top_k(inside, want.group_top_k)[0], g)
 
-    def _put_weights(
-        self, name: str, s: Tile, weights: Tensor, columns: Tensor, _: Tensor, group: int | None = None
-    ) -> None:
+    def _put_weights(self, name: str, s: Tile, weights: Tensor, columns: Tensor, group: int | None = None) -> None:
         """Keys and weights of the columns found, −1 and 0 where there is none."""
         none = columns < 0
         found = torch.where(none, 0.0, weights.gather(-1, columns.clamp(min=0)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,8 +17,7 @@ from clearhead.observables import Observables
 from clearhead.roles import looked_up, roles
 from clearhead.roles.scores import visible_keys
 from clearhead.trace import Trace
-from clearhead.viewer.view import View
-from clearhead.watch import watch
+from clearhead.viewer.view import View, watched
 
 
 class Reader(NamedTuple):
@@ -183,12 +181,7 @@ def ask(
         key_groups=groups,
         distance_histogram=True,
     )
-    began = time.perf_counter()
-    with watch(model.network, observables=wanted, keep=keep) as trace:
-        model.read(whole)
-    seconds = time.perf_counter() - began
-    trace.token_ids, trace.pieces = whole, model.pieces(whole)
-    trace.model, trace.prompt = model.name, len(prompt)
+    trace, seconds = watched(model, whole, len(prompt), wanted, keep)
     trace.key_groups = groups.tolist(), [*names, *others]
     writers = slice(written.start - 1, written.stop - 1)
     weights = torch.cat([call.observation.group_weight[0, :, writers] for call in trace.calls])

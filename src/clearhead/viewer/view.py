@@ -158,17 +158,25 @@ def look(
     observables = Observables(top_k=top_k, map=cells, rows=rows, token_ids=torch.tensor(whole), distance_histogram=True)
     if say is not None and len(whole) >= LONG and model.attention_sizes is not None:
         say(_cost(model.attention_sizes, len(whole), observables))
-    began = time.perf_counter()
-    with watch(model.network, observables=observables, keep=keep) as trace:
-        model.read(whole)
-    seconds = time.perf_counter() - began
-    trace.token_ids, trace.pieces = whole, model.pieces(whole)
-    trace.model, trace.prompt = model.name, len(prompt)
+    trace, seconds = watched(model, whole, len(prompt), observables, keep)
     if not trace.calls:
         raise InputError(f"model {model.name}: made no attention call that could be seen")
     return View(
         model.name, model.context, trace, roles(trace), len(prompt), len(before) + len(after), start, len(ids), seconds
     )
+
+
+def watched(
+    model: Model, whole: list[int], prompt: int, observables: Observables, keep: str | None
+) -> tuple[Trace, float]:
+    """The trace of a model that reads a text whose first `prompt` tokens were given, and the seconds it took."""
+    began = time.perf_counter()
+    with watch(model.network, observables=observables, keep=keep) as trace:
+        model.read(whole)
+    seconds = time.perf_counter() - began
+    trace.token_ids, trace.pieces = whole, model.pieces(whole)
+    trace.model, trace.prompt = model.name, prompt
+    return trace, seconds
 
 
 def _cost(sizes: tuple[int, int, int, int], T: int, observables: Observables) -> str:

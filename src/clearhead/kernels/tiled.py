@@ -326,7 +326,9 @@ def _add_tiles(p: Problem, work: Workspace, out: Tensor, lse: Tensor) -> None:
                 continue
             bias = None if p.bias is None else bias_part(p, s)
             shape = tile_shape(p, s)
-            z, weights = work.take("logits", *shape), work.take("weights", *shape)
+            z = work.take("logits", *shape)
+            # On a CPU a row is read before it is written: weights in place of logits keep a tile in cache between products.
+            weights = z if z.device.type == "cpu" else work.take("weights", *shape)
             z = logits(query_rows(p.query, s, p.groups), key_rows(p.key, s), p, s, bias, visible, z, sane)
             weights, part_top, part_total = softmax_rows(z, weights, sane and visible is None)
             part = seen_product(weights, key_rows(p.value, s), careful(p, s, visible, finite))
@@ -337,7 +339,7 @@ def _add_tiles(p: Problem, work: Workspace, out: Tensor, lse: Tensor) -> None:
                 old, new = total * torch.exp(top - highest), part_total * torch.exp(part_top - highest)
                 top, total = highest, old + new
                 some = total.clamp(min=1)
-                mean = mean.mul_(old / some).add_(part.mul_(new / some))
+                mean = mean.mul_(old / some).addcmul_(part, new / some)
         if total is not None:
             top, total, kept = bring_in_sink(p, tiles[0], top, total)
             put_query_rows(out, tiles[0], p.groups, mean if kept is None else mean * kept)

@@ -24,7 +24,7 @@ from clearhead.kernels.problem import Problem, viewers_by_intervals, visible_by_
 from clearhead.kernels.tiled import Tile, Workspace, key_rows, put_query_rows, query_rows
 from clearhead.measuring import Measuring, one_hot
 
-BLOCK_BYTES = 8 << 20  # logits of one block of rows over the heads taken together; its weights need as much again
+BLOCK_BYTES = 12 << 20  # logits of one block of rows over the heads taken together; its weights need as much again
 
 
 class Block(NamedTuple):

@@ -1,4 +1,4 @@
-"""What every check is made with: the decorator, the four outcomes, and ways to run a candidate again."""
+"""What every check is made with: the decorator, the five outcomes, and ways to run a candidate again."""
 
 from __future__ import annotations
 
@@ -50,6 +50,11 @@ def right(name: str, said: str, **numbers: float) -> Finding:
 def wrong(name: str, said: str, **numbers: float) -> Finding:
     """A finding that something is wrong."""
     return Finding(name, "wrong", said, numbers)
+
+
+def warning(name: str, said: str, **numbers: float) -> Finding:
+    """Something that is right by itself, and makes trouble elsewhere."""
+    return Finding(name, "warning", said, numbers)
 
 
 def note(name: str, said: str, **numbers: float) -> Finding:

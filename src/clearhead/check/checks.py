@@ -11,6 +11,7 @@ function, a mask of one that takes none) is "not tested", and says so. They run 
 from __future__ import annotations
 
 from clearhead.check.checking import CHECKS, Check
+from clearhead.check.emptiness import empty_rows
 from clearhead.check.figures import (
     extreme_scores,
     gradients,
@@ -30,7 +31,7 @@ from clearhead.check.manners import (
     shift_invariance,
     strides,
 )
-from clearhead.check.sight import alignment, causality, chunked, empty_rows, grouped_heads, masks, padding
+from clearhead.check.sight import alignment, causality, chunked, grouped_heads, masks, padding
 
 __all__ = [
     "CHECKS",

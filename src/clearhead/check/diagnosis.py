@@ -43,7 +43,7 @@ ROPE_RIGHT = {
 # Mistakes that are no formula, but a habit a check has seen: check → (id, what is right).
 DROPOUT_RIGHT = "F.dropout(weights, p, training=self.training), or nn.Dropout: nothing is dropped in eval"
 HABITS = {
-    "empty_rows": ("empty:nan", "where a query may see nothing, give 0: weights.masked_fill(~mask, 0.0) after the softmax"),
+    "empty_rows": ("empty:not 0", "where a query may see nothing, give 0: weights.masked_fill(~mask, 0.0) after the softmax"),
     "inputs_kept": ("calls:changes its input", "make a new tensor (q = q * scale), do not change the caller's (q *= scale)"),
     "strides": ("calls:assumes contiguous memory", "use .reshape, or .contiguous() first; never as_strided or raw memory"),
     "weights_returned": ("weights:returned ones are others", "return the weights the result was made with, before dropout"),
@@ -207,7 +207,10 @@ def _habits(reading: Reading, findings: list[Finding], sources: list[Source]) ->
         by_name.pop("strides", None), by_name.pop("gradients", None)
     for check, (name, right) in HABITS.items():
         if check in by_name and not (check == "gradients" and reading.matches):
-            made.append(Mistake(name, by_name[check].said, right, _line(sources, _WORDS.get(check, r"$^"))))
+            finding = by_name[check]
+            name = "empty:nan" if check == "empty_rows" and "NaN" in finding.said else name
+            line = finding.line or _line(sources, _WORDS.get(check, r"$^"))
+            made.append(Mistake(name, finding.said, right, line, finding.change))
     if "extreme_scores" in by_name and not reading.matches and "NaN" in by_name["extreme_scores"].said:
         one = _line(sources, r"\.max\(\)|\bnp\.max\(\w+\)|\.amax\(\)")
         said = "e is raised to the scores as they are, which overflows when one passes 88 (float32) or 709 (float64)"

@@ -146,6 +146,19 @@ def _overflow(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG
     yield f"{text[: found.end()]}{inside} - {scores}.{top}{text[end:]}"
 
 
+def _empty(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+    """Rows of −inf: weights that are no numbers made 0, or a fill that is a number."""
+    found = re.search(r"\b(?:\w+\.)*softmax\(", text)
+    if found:
+        end = _closing(text, found.end()) + 1
+        yield f"{text[:end]}.nan_to_num(0.0){text[end:]}"
+    infinite = r"""(?:-\s*)?float\(["']-?inf(?:inity)?["']\)|-\s*(?:\w+\.)?inf\b"""
+    filled = re.search(r"([\w.]+)\.masked_fill_?\(", text)
+    if filled:
+        yield re.sub(infinite, f"torch.finfo({filled[1]}.dtype).min", text)
+    yield re.sub(infinite, "-1e9", text)
+
+
 def _precision(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
     yield re.sub(r"\.(half|bfloat16)\(\)", "", text)
     yield re.sub(r"\.(to|type)\((torch\.)?b?float16\)", "", text)
@@ -211,5 +224,5 @@ def _split(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
 
 _WAYS: dict[str, Callable[[str, str, str], Any]] = {
     "scale": _scale, "axis": _axis, "hide": _hide, "sees": _sees, "heads": _heads, "merge": _merge, "split": _split,
-    "unit": _unit, "result": _result, "overflow": _overflow, "precision": _precision, "calls": _calls,
+    "unit": _unit, "result": _result, "overflow": _overflow, "precision": _precision, "calls": _calls, "empty": _empty,
 }  # fmt: skip

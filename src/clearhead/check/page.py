@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from clearhead.check.report import Explanation, Picture, Report
+from clearhead.check.report import Explanation, Line, Picture, Report
 from clearhead.inline import policy_hash
 
 STYLE = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
@@ -22,6 +22,8 @@ def page(report: Report) -> str:
         parts.append(_diagnosis(report.diagnosis))
     elif report.verdict == "wrong":
         parts.append("<section><h2>Not explained</h2><p>No formula of the search gives these numbers.</p></section>")
+    if report.warnings:
+        parts.append(_warnings(report))
     if report.picture is not None:
         parts.append(_maps(report.picture, report.first_wrong, report.smallest))
     if report.findings:
@@ -48,17 +50,28 @@ def _diagnosis(found: tuple[Explanation, ...]) -> str:
             f"<dl><dt>you computed</dt><dd>{_t(mistake.said)} {_t(first.where)}</dd>"
             f"<dt>right is</dt><dd>{_t(mistake.right)}</dd>"
         )
-        if mistake.line is not None:
-            at = f"{Path(mistake.line.file).name}:{mistake.line.number}"
-            made.append(f"<dt>{_t(at)}</dt><dd><pre>{_t(mistake.line.text)}</pre></dd>")
-            if mistake.change:
-                made.append(f"<dt>could read</dt><dd><pre>{_t(mistake.change)}</pre></dd>")
-        made.append("</dl>")
+        made.append(f"{_where(mistake.line, mistake.change)}</dl>")
     if first.error_truth:
         made.append(f'<p class="soft">Your numbers are {_t(first.distances)}.</p>')
     for other in found[1:4]:
         made.append(f'<p class="soft">The same numbers come of: {_t(" and ".join(m.said for m in other.mistakes))}</p>')
     return "".join(made) + "</section>"
+
+
+def _where(line: Line | None, change: str) -> str:
+    """A line of the candidate's, and how it could read."""
+    if line is None:
+        return ""
+    made = f"<dt>{_t(Path(line.file).name)}:{line.number}</dt><dd><pre>{_t(line.text)}</pre></dd>"
+    return f"{made}<dt>could read</dt><dd><pre>{_t(change)}</pre></dd>" if change else made
+
+
+def _warnings(report: Report) -> str:
+    made = "".join(
+        f'<dl><dt class="trouble">warning</dt><dd>{_t(f.said)}</dd>{_where(f.line, f.change)}</dl>'
+        for f in report.warnings
+    )
+    return f"<section><h2>Right, but</h2>{made}</section>"
 
 
 def _maps(picture: Picture, first: str, smallest: str) -> str:
@@ -97,9 +110,10 @@ def _map(matrix: list[list[float | None]], top: float, signed: bool) -> str:
 
 
 def _checks(report: Report) -> str:
-    order = {"wrong": 0, "note": 1, "right": 2, "not tested": 3}
+    order = {"wrong": 0, "warning": 1, "note": 1, "right": 2, "not tested": 3}
+    kinds = {"wrong": "wrong", "right": "right", "warning": "trouble"}
     rows = "".join(
-        f'<tr><td class="{"wrong" if f.outcome == "wrong" else "right" if f.outcome == "right" else "soft"}">{f.outcome}</td>'
+        f'<tr><td class="{kinds.get(f.outcome, "soft")}">{f.outcome}</td>'
         f"<td>{_t(f.check.replace('_', ' '))}</td><td>{_t(f.said)}</td></tr>"
         for f in sorted(report.findings, key=lambda f: order[f.outcome])
     )

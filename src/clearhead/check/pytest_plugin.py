@@ -9,6 +9,7 @@ or, without a file of one's own, `pytest -p clearhead.check.pytest_plugin --chec
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,12 +56,14 @@ def report_on(candidate: Any, options: dict[str, Any]) -> Report:
 
 
 def judge(report: Report, name: str) -> None:
-    """Pass, skip or fail the running test by what one check of a report found."""
+    """Pass, skip or fail the running test by what one check of a report found; a warning is one of pytest's too."""
     if report.verdict == "could not run":
         pytest.fail(f"{report.candidate} could not be run: {report.trouble}", pytrace=False)
     finding = report.finding(name)
     if finding.outcome == "not tested":
         pytest.skip(finding.said)
+    if finding.outcome == "warning":
+        warnings.warn(f"{report.candidate}: {name}: {finding.said}", stacklevel=2)
     if finding.outcome == "wrong":
         because = "".join(
             f"\nyou computed: {m.said}\nright is: {m.right}" for e in report.diagnosis[:1] for m in e.mistakes

@@ -8,8 +8,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 SCHEMA = 1
-Outcome = Literal["right", "wrong", "note", "not tested"]
+Outcome = Literal["right", "wrong", "warning", "note", "not tested"]
 Verdict = Literal["right", "wrong", "could not run"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the candidate's own source."""
+
+    file: str
+    number: int
+    text: str
 
 
 @dataclass(frozen=True)
@@ -20,20 +29,13 @@ class Finding:
     outcome: Outcome
     said: str
     numbers: dict[str, float] = field(default_factory=dict)
+    line: Line | None = None  # where it can be mended, if that was found
+    change: str = ""  # that line as it could read
 
     @property
     def ok(self) -> bool:
         """Whether the check found nothing wrong."""
         return self.outcome != "wrong"
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of the candidate's own source."""
-
-    file: str
-    number: int
-    text: str
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,11 @@ class Report:
         return tuple(finding for finding in self.findings if finding.outcome == "wrong")
 
     @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """The findings that are right by themselves and make trouble elsewhere."""
+        return tuple(finding for finding in self.findings if finding.outcome == "warning")
+
+    @property
     def mistakes(self) -> tuple[str, ...]:
         """Names of the mistakes in the likeliest explanation."""
         return self.diagnosis[0].ids if self.diagnosis else ()
@@ -154,7 +161,7 @@ class Report:
         """Back from `to_dict`."""
         names = {"schema", "ok", "exit_code"}
         rest = {name: value for name, value in made.items() if name not in names}
-        rest["findings"] = tuple(Finding(**finding) for finding in rest["findings"])
+        rest["findings"] = tuple(Finding(**(f | {"line": _line(f["line"])})) for f in rest["findings"])
         rest["diagnosis"] = tuple(_explanation(found) for found in rest["diagnosis"])
         if rest["picture"] is not None:
             rest["picture"] = Picture(**{name: rest["picture"][name] for name in ("what", "right", "yours")})
@@ -179,10 +186,12 @@ class Report:
         return as_text(self)
 
 
+def _line(made: dict[str, Any] | None) -> Line | None:
+    return None if made is None else Line(**made)
+
+
 def _explanation(made: dict[str, Any]) -> Explanation:
-    mistakes = tuple(
-        Mistake(**(m | {"line": None if m["line"] is None else Line(**m["line"])})) for m in made["mistakes"]
-    )
+    mistakes = tuple(Mistake(**(m | {"line": _line(m["line"])})) for m in made["mistakes"])
     return Explanation(**(made | {"mistakes": mistakes}))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 import types
@@ -15,10 +16,11 @@ from torch import nn
 from clearhead.check.calling import Failed, Habits, Watcher
 from clearhead.check.checks import CHECKS
 from clearhead.check.diagnosis import explanations, words
+from clearhead.check.emptiness import with_remedy
 from clearhead.check.evidence import evidence, smallest_failing
 from clearhead.check.reading import read
 from clearhead.check.report import Finding, Report
-from clearhead.check.source import source_of
+from clearhead.check.source import Source, source_of
 from clearhead.check.state import Reading
 from clearhead.check.subjects import CannotRun, Options
 
@@ -29,7 +31,7 @@ STRICT = (
     "result_kind",
     "gradients",
     "lengths",
-)  # whose notes are wrong with strict
+)  # whose notes are wrong with strict, as every warning is
 Progress = Callable[[str], None]
 
 
@@ -64,9 +66,14 @@ def _report(candidate: Any, name: str, reading: Reading, options: Options, progr
     for check, function in CHECKS.items():
         progress(f"checking {check.replace('_', ' ')}")
         findings.append(_safely(check, function, reading))
+    sources = source_of(_original(candidate, reading))
+    if reading.right:
+        findings = [_remedied(f, reading, sources) for f in findings]
     if options.strict:
         findings = [
-            Finding(f.check, "wrong", f.said, f.numbers) if f.outcome == "note" and f.check in STRICT else f
+            dataclasses.replace(f, outcome="wrong")
+            if f.outcome == "warning" or (f.outcome == "note" and f.check in STRICT)
+            else f
             for f in findings
         ]
     wrong = [f for f in findings if f.outcome == "wrong"]
@@ -74,7 +81,6 @@ def _report(candidate: Any, name: str, reading: Reading, options: Options, progr
         wrong = [_unexplained(reading)]
         findings = [*wrong, *findings]
     progress("explaining")
-    sources = source_of(_original(candidate, reading))
     diagnosis = explanations(reading, findings, sources) if wrong else ()
     picture, first = evidence(reading) if wrong else (None, "")
     return Report(
@@ -91,6 +97,10 @@ def _report(candidate: Any, name: str, reading: Reading, options: Options, progr
         time.perf_counter() - start,
         options.strict,
     )
+
+
+def _remedied(finding: Finding, reading: Reading, sources: list[Source]) -> Finding:
+    return with_remedy(reading, finding, sources) if finding.check == "empty_rows" else finding
 
 
 def _safely(check: str, function: Callable[..., Finding], reading: Reading) -> Finding:

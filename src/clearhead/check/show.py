@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from clearhead.check.report import Explanation, Picture, Report
+from clearhead.check.report import Explanation, Line, Picture, Report
 
 WIDTH = 100
 SHADES = " ░▒▓█"
@@ -14,9 +14,9 @@ STYLES = {"right": "32;1", "wrong": "31;1", "could not run": "33;1"}
 
 def as_text(report: Report, *, colour: bool = False, width: int = WIDTH) -> str:
     """Verdict, diagnosis, a picture, what was checked and what was not; lines of code keep their own length."""
-    lines = [
-        f"{_styled(report.verdict.upper(), STYLES[report.verdict], colour)}  {report.candidate}   ({report.seconds:.1f} s)"
-    ]
+    verdict, warned = _styled(report.verdict.upper(), STYLES[report.verdict], colour), len(report.warnings)
+    more = f", with {'a warning' if warned == 1 else f'{warned} warnings'}" if warned else ""
+    lines = [f"{verdict}  {report.candidate}   ({report.seconds:.1f} s){more}"]
     if report.trouble:
         return "\n".join([*lines, "", *_wrapped(report.trouble, "", width)])
     if report.reading:
@@ -34,6 +34,13 @@ def as_text(report: Report, *, colour: bool = False, width: int = WIDTH) -> str:
         lines += ["", *_wrapped(
             "no formula of the search gives these numbers; what is known to be right stands below", "not explained  ", width
         )]  # fmt: skip
+    for finding in report.warnings:
+        lines += ["", *_wrapped(finding.said, f"{'warning':14}", width), *_where(finding.line, finding.change)]
+        if colour:
+            lines = [
+                line.replace("warning", _styled("warning", "33;1", True), 1) if line.startswith("warning") else line
+                for line in lines
+            ]
     if report.first_wrong:
         lines += ["", *_wrapped(report.first_wrong, "", width)]
     if report.smallest:
@@ -59,17 +66,21 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == " " else "·" for c in text)
 
 
+def _where(line: Line | None, change: str) -> list[str]:
+    """A line of the candidate's, and how it could read."""
+    if line is None:
+        return []
+    found = [f"{'line':14}{_printable(line.text)}   ({Path(line.file).name}:{line.number})"]
+    return [*found, f"{'could read':14}{_printable(change)}"] if change else found
+
+
 def _explained(found: Explanation, width: int) -> list[str]:
     lines: list[str] = []
     for n, mistake in enumerate(found.mistakes):
         first = "you computed  " if n == 0 else "and           "
         lines += _wrapped(mistake.said, first, width)
         lines += _wrapped(mistake.right, "right is       "[:14], width)
-        if mistake.line is not None:
-            at = f"{Path(mistake.line.file).name}:{mistake.line.number}"
-            lines += [f"{'line':14}{_printable(mistake.line.text)}   ({at})"]
-            if mistake.change:
-                lines += [f"{'could read':14}{_printable(mistake.change)}"]
+        lines += _where(mistake.line, mistake.change)
     if found.where:
         lines += _wrapped(found.where, f"{'where':14}", width)
     if found.error_truth:
@@ -132,6 +143,7 @@ def _checked(report: Report, colour: bool, width: int) -> list[str]:
         lines += _wrapped(right, "right       ", width)
     for finding in by["note"]:
         lines += _wrapped(finding.said, "note        ", width)
+        lines += [f"{'':12}{line}" for line in _where(finding.line, finding.change)]
     if report.not_tested:
         lines += _wrapped(_by_reason(report.not_tested), "not tested  ", width)
     if colour:

@@ -1,14 +1,12 @@
-"""Checks of who sees whom: causality, masks, rows that see nothing, grouped heads, and text in chunks."""
+"""Checks of who sees whom: causality, masks, grouped heads, and text in chunks."""
 
 from __future__ import annotations
-
-import torch
 
 from clearhead.check.checking import check, far_apart, given_to, note, poisoned, right, rounding, run, skipped, wrong
 from clearhead.check.choices import INDEX, changed
 from clearhead.check.decoding import chunked_module
+from clearhead.check.emptiness import masked_sizes
 from clearhead.check.functions import FunctionSubject
-from clearhead.check.inputs import Sizes
 from clearhead.check.masking import some_mask
 from clearhead.check.report import Finding
 from clearhead.check.search import SINGLE
@@ -81,14 +79,6 @@ def masks(reading: Reading) -> Finding:
     return right(name, how)
 
 
-def masked_sizes(reading: Reading) -> Sizes:
-    """The sizes of a call that is given a mask."""
-    subject = reading.subject
-    if isinstance(subject, FunctionSubject):
-        return subject.limited(reading.ordinary)
-    return Sizes(2, 1, 1, subject.length, subject.length, 1, 1)
-
-
 @check
 def padding(reading: Reading) -> Finding:
     """Whatever stands in places that the mask hides changes nothing."""
@@ -108,49 +98,6 @@ def padding(reading: Reading) -> Finding:
     if far > rounding(reading):
         return wrong(name, "what stands in a padded place changes the other rows", error=far)
     return right(name, "what stands in padded places changes nothing")
-
-
-@check
-def empty_rows(reading: Reading) -> Finding:
-    """A query that may see nothing: 0, and no NaN anywhere, gradients included."""
-    name, subject = "empty_rows", reading.subject
-    if subject.mask_argument is None or subject.mask_shape is None:
-        return skipped(name, "it takes no mask, so every query sees something")
-    given = given_to(reading)
-    sizes = masked_sizes(reading)
-    mask = torch.ones(sizes.B, 1, sizes.Tq, sizes.Tk, dtype=torch.bool)
-    whole_sample = subject.mask_shape in ("bt", "b11t")
-    if whole_sample:
-        mask[-1] = False
-    else:
-        mask[..., -1, :] = False
-    out = run(reading, given, mask)
-    row = out[-1] if whole_sample else out[..., -1, :]
-    others = out[:-1] if whole_sample else out[..., :-1, :]
-    if bool(others.isnan().any()):
-        return wrong(name, "a query that sees nothing makes NaN of other rows too")
-    if bool(row.isnan().any()):
-        if not isinstance(subject, FunctionSubject) and whole_sample:
-            return note(name, "a sequence that is nothing but padding gets NaN, not 0")
-        if (subject.mask_sense or "").startswith("added"):  # the −inf are the caller's
-            return note(
-                name,
-                "a query to whose scores the mask adds −inf everywhere gets NaN; masks of a finite number avoid it",
-            )
-        return wrong(name, "a query that sees nothing gets NaN, which spreads from there; it should get 0")
-    if subject.framework == "torch" and isinstance(subject, FunctionSubject):
-        with torch.enable_grad():
-            leaves = tuple(t.to(subject.dtype).requires_grad_() for t in given)
-            made = subject.run(leaves[0], leaves[1], leaves[2], mask)
-            if made.requires_grad:
-                grads = torch.autograd.grad(made.sum(), leaves, allow_unused=True)
-                if any(g is not None and bool(g.isnan().any()) for g in grads):
-                    return wrong(name, "a query that sees nothing gets a number, but its gradient is NaN")
-    if bool((row == 0).all()):
-        return right(name, "a query that sees nothing gets 0")
-    return note(
-        name, "a query that sees nothing gets an average of values it may not see, not 0 (a finite fill does that)"
-    )
 
 
 @check

@@ -7,8 +7,8 @@ all heads that share a key head; together they meet a tile of keys:
     s            = 2^(logits − m)  a row at a time
     o[row][:]    = o · 2^(m_old − m) + s · V
 
-16-bit keys and values are widened in registers. Where there are few heads, keys are cut into chunks, one task each, and merged
-by their log-sum-exps in the order of the keys.
+16-bit keys and values are widened in registers. What is read next is asked for while arithmetic goes on. Where there are few
+heads, keys are cut into chunks, one task each, and merged by their log-sum-exps in the order of the keys.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ from clearhead.kernels.cpu.machine import BLOCK
 from clearhead.kernels.cpu.powers import LN_2, LOG2_E, exp2, log2, tanh
 from clearhead.kernels.cpu.rows import BFLOAT16, FLOAT16, FLOAT32, number, read_row, write_row
 from clearhead.kernels.cpu.tasks import handed_out
-from clearhead.kernels.cpu.tile import product, row_of
+from clearhead.kernels.cpu.tile import product, row_of, vectors_a_line
 from clearhead.kernels.cpu.vector import (
     I64,
     LANES,
@@ -31,9 +31,11 @@ from clearhead.kernels.cpu.vector import (
     _at,
     _fma,
     after,
+    ask,
     bytes_at,
     compiled,
     fetch,
+    first_of,
     float_from_bits,
     floats_at,
     halves_at,
@@ -49,7 +51,7 @@ from clearhead.kernels.cpu.vector import (
     sum_of,
 )
 
-AHEAD = 64  # keys from now, whose numbers are asked for already
+AHEAD = 32  # keys from now, whose numbers are asked for already
 PAD = WIDTH  # the last tile may begin before its block
 
 
@@ -73,6 +75,8 @@ def dots(rows: int, dtype: int) -> Any:
                 for r in range(rows)
             ]
             of_k = [row_of(builder, row, d, dtype) for row in rows_of_k]
+            if rows > 1:
+                ask_ahead(builder, k, keys, d, k_row, dtype)
             new = [_fma(builder, of_q[r], of_k[n], held[r * keys + n]) for r in range(rows) for n in range(keys)]
             following = builder.add(d, I64(WIDTH))
             builder.cbranch(builder.icmp_signed("<", following, width), loop, done)
@@ -96,13 +100,23 @@ def dots(rows: int, dtype: int) -> Any:
     return tile
 
 
+def ask_ahead(builder: Any, k: Any, keys: int, d: Any, k_row: Any, dtype: int) -> None:
+    """Ask for the cache lines at d of the keys AHEAD from now, each once: chunks that share a line take turns at the keys."""
+    chunks = vectors_a_line(dtype)
+    turn = builder.and_(builder.lshr(d, I64(WIDTH.bit_length() - 1)), I64(chunks - 1))
+    for first in range(0, keys, chunks):
+        key = builder.add(turn, I64(first + AHEAD))
+        ask(builder, builder.gep(k, [builder.add(d, builder.mul(key, k_row))]))
+
+
 def _tiles(dtype: int) -> tuple[Any, Any]:
     """All of a block's scores, and its weights times values, for one dtype of keys and values."""
     one, two, four = (dots(rows, dtype) for rows in (1, 2, 4))
-    wide = {rows: product(4, rows=rows, step=1, add=True, of_b=dtype) for rows in (1, 2, 4)}
-    narrow = {rows: product(1, rows=rows, step=1, add=True, of_b=dtype) for rows in (1, 2, 4)}
-    wide_one, wide_two, wide_four = wide[1], wide[2], wide[4]
-    narrow_one, narrow_two, narrow_four = narrow[1], narrow[2], narrow[4]
+    wide_one, wide_two, wide_four, narrow_one, narrow_two, narrow_four = (
+        product(vectors, rows=rows, step=1, add=True, of_b=dtype, ahead=AHEAD if rows > 1 else 0)
+        for vectors in (4, 1)
+        for rows in (1, 2, 4)
+    )
 
     @compiled
     def scores(q, rows, k, k_row, width, s, s_row):
@@ -208,18 +222,22 @@ def softmax_row(s, count, state):
 @compiled
 def exp2_of(x):
     """2^x of one number."""
-    return max_of(exp2(splat(x)))
+    return first_of(exp2(splat(x)))
 
 
 @compiled
 def log2_of(x):
     """log2 of one number."""
-    return max_of(log2(splat(x)))
+    return first_of(log2(splat(x)))
 
 
 @compiled
 def fetch_rows(address, step, rows, bytes_):
-    """Ask for some rows, in the order in which they lie: that is what memory answers fastest."""
+    """Ask for some rows, in the order in which they lie: that is what memory answers fastest.
+
+    It is for one query a key head, which is done with a key as soon as it is there. With more, arithmetic takes long enough
+    for the micro-kernels to ask a line at a time between their products.
+    """
     for n in range(rows):
         for line in range(0, bytes_, 64):
             fetch(address + n * step + line)
@@ -265,7 +283,8 @@ def attend_chunk(c, head, chunk, scratch):
         for n in range(0, count, tile):
             j = min(j0 + n, TK - tile)  # the last tile repeats keys rather than reach past the last
             to, place = after(s, j - j0), key + j * c[at.KEY_T]
-            fetch_rows(c[at.KEY] + (place + AHEAD * c[at.KEY_T]) * size, c[at.KEY_T] * size, tile, D * size)
+            if together == 1:
+                fetch_rows(c[at.KEY] + (place + AHEAD * c[at.KEY_T]) * size, c[at.KEY_T] * size, tile, D * size)
             if dtype == FLOAT32:
                 scores_float32(q, together, after(floats_at(c[at.KEY]), place), c[at.KEY_T], D, to, s_row)
             elif dtype == BFLOAT16:
@@ -283,7 +302,8 @@ def attend_chunk(c, head, chunk, scratch):
         for n in range(0, count, 16):
             some = min(int64(16), count - n)
             place, p = value + (j0 + n) * c[at.VALUE_T], after(s, n)
-            fetch_rows(c[at.VALUE] + (place + AHEAD * c[at.VALUE_T]) * size, c[at.VALUE_T] * size, some, DV * size)
+            if together == 1:
+                fetch_rows(c[at.VALUE] + (place + AHEAD * c[at.VALUE_T]) * size, c[at.VALUE_T] * size, some, DV * size)
             if dtype == FLOAT32:
                 add_float32(p, s_row, together, after(floats_at(c[at.VALUE]), place), c[at.VALUE_T], some, DV, o)
             elif dtype == BFLOAT16:

@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 from clearhead.kernels.cpu.machine import shape
 from clearhead.kernels.cpu.rows import FLOAT16, FLOAT32, widen
-from clearhead.kernels.cpu.vector import I64, WIDTH, _at, _fma, _spread
+from clearhead.kernels.cpu.vector import I64, WIDTH, _at, _fma, _spread, ask
 
 ROWS = shape().tile_rows
 
@@ -28,6 +28,11 @@ def row_of(builder: Any, pointer: Any, index: Any, dtype: int) -> Any:
     return builder.load(_at(builder, pointer, index, ir.VectorType(ir.FloatType(), WIDTH)), align=4)
 
 
+def vectors_a_line(dtype: int) -> int:
+    """How many registers a cache line of 64 bytes fills."""
+    return 64 // (WIDTH * (4 if dtype == FLOAT32 else 2))
+
+
 def product(
     vectors: int,
     *,
@@ -36,11 +41,13 @@ def product(
     step: int | None = None,
     add: bool = False,
     of_b: int = FLOAT32,
+    ahead: int = 0,
 ) -> Any:
     """A micro-kernel for B and C of `vectors` registers a row.
 
     `row_step`, `step`: how far apart A's rows, and its steps along n, lie, where that is known now; else given on each call.
-    `add`: C is added to rather than overwritten. `of_b`: the dtype of B's numbers.
+    `add`: C is added to rather than overwritten. `of_b`: the dtype of B's numbers. `ahead`: B's row this many steps on is asked
+    for in each step, so that it is there when its turn comes; 0: nothing is.
     """
 
     @intrinsic
@@ -65,6 +72,10 @@ def product(
             held = [builder.phi(kind) for _ in cells]
             b_at = builder.mul(index, b_step)
             row_of_b = [row_of(builder, b, builder.add(b_at, I64(v * WIDTH)), of_b) for v in range(vectors)]
+            if ahead:
+                later = builder.mul(builder.add(index, I64(ahead)), b_step)
+                for v in range(0, vectors, vectors_a_line(of_b)):
+                    ask(builder, builder.gep(b, [builder.add(later, I64(v * WIDTH))]))
             a_at = builder.mul(index, a_step)
             new = []
             for r in range(rows):

@@ -229,29 +229,34 @@ def count_bits(typing, x):
     return types.int64(types.uint64), lambda context, builder, sig, args: builder.ctpop(args[0])
 
 
+def _folded(builder: Any, v: Any, join: Any) -> Any:
+    """One number of all the lanes, in a fixed order: halves on halves."""
+    n = v.type.count
+    while n > 1 and n % 2 == 0:
+        n //= 2
+        v = join(*(_picked(builder, v, v, list(range(start, start + n))) for start in (0, n)))
+    total = builder.extract_element(v, I32(0))
+    for lane in range(1, n):
+        total = join(total, builder.extract_element(v, I32(lane)))
+    return total
+
+
 @intrinsic
 def sum_of(typing, x):
     """The sum over the lanes, in a fixed order: halves on halves."""
-
-    def emit(context, builder, sig, args):
-        v, n = args[0], x.count
-        while n > 1 and n % 2 == 0:
-            n //= 2
-            low, high = (
-                builder.shuffle_vector(v, v, ir.Constant(ir.VectorType(I32, n), list(range(start, start + n))))
-                for start in (0, n)
-            )
-            v = builder.fadd(low, high)
-        total = builder.extract_element(v, I32(0))
-        for lane in range(1, n):
-            total = builder.fadd(total, builder.extract_element(v, I32(lane)))
-        return total
-
-    return types.float32(x), emit
+    return types.float32(x), lambda context, builder, sig, args: _folded(builder, args[0], builder.fadd)
 
 
 def _picked(builder: Any, a: Any, b: Any, order: list[int]) -> Any:
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), order))
+
+
+def ask(builder: Any, place: Any) -> None:
+    """Code that asks for the cache line at a pointer, to read it soon from the second-level cache."""
+    place = builder.bitcast(place, ir.PointerType(ir.IntType(8)))
+    kind = ir.FunctionType(ir.VoidType(), [place.type, I32, I32, I32])
+    call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(call, [place, I32(0), I32(2), I32(1)])  # read, second level, data
 
 
 @intrinsic
@@ -259,10 +264,7 @@ def fetch(typing, address):
     """Ask for the cache line at an address, which will be read soon; one that is not there does no harm."""
 
     def emit(context, builder, sig, args):
-        place = builder.inttoptr(args[0], ir.PointerType(ir.IntType(8)))
-        kind = ir.FunctionType(ir.VoidType(), [place.type, I32, I32, I32])
-        ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(ask, [place, I32(0), I32(2), I32(1)])  # to read, into the second-level cache
+        ask(builder, builder.inttoptr(args[0], ir.PointerType(ir.IntType(8))))
         return context.get_dummy_value()
 
     return types.void(types.int64), emit
@@ -291,13 +293,15 @@ def max_of(typing, x):
     """The largest lane; a NaN may be passed over."""
 
     def emit(context, builder, sig, args):
-        high = builder.extract_element(args[0], I32(0))
-        for lane in range(1, x.count):
-            one = builder.extract_element(args[0], I32(lane))
-            high = builder.select(builder.fcmp_ordered(">", high, one), high, one)
-        return high
+        return _folded(builder, args[0], lambda a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
 
     return types.float32(x), emit
+
+
+@intrinsic
+def first_of(typing, x):
+    """The number in lane 0."""
+    return types.float32(x), lambda context, builder, sig, args: builder.extract_element(args[0], I32(0))
 
 
 @intrinsic

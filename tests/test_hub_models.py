@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
 
 import gguf
 import numpy as np
@@ -14,6 +21,8 @@ import watch_architectures as made
 from clearhead import watch
 from clearhead.errors import InputError
 from clearhead.models import load
+from clearhead.roles import calibrate
+from clearhead.survey import Corpus, Options, survey
 from clearhead.tokens import byte_alphabet
 from clearhead.viewer import ask, look
 from packaged import SMOLLM2
@@ -168,6 +177,37 @@ def test_an_encoder_reads_and_does_not_write(tmp_path):
         model.generate(ids, 1)
 
 
+def test_a_model_without_attention_is_refused_in_one_sentence_and_nothing_else_is_said(tmp_path, capfd):
+    hf.MambaForCausalLM(hf.MambaConfig(vocab_size=300, hidden_size=32, num_hidden_layers=1)).save_pretrained(tmp_path)
+    bytewise().save_pretrained(tmp_path)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("the cat sat", "utf-8")
+    capfd.readouterr()
+    model = load(str(tmp_path))
+    for run in (
+        lambda: calibrate(model, period=4, seeds=2),  # first: what is said once is said by it
+        lambda: look(model, "the cat"),
+        lambda: ask(model, [("a", "the cat")], "who?", write=1),
+        lambda: survey(model, Corpus([tmp_path / "texts"]), tmp_path / "out"),
+    ):
+        with pytest.raises(
+            InputError, match=r"^(model|network) .*: no attention call was seen\. The model has no attention, "
+        ):
+            run()
+    assert not (tmp_path / "out").exists()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_survey_takes_a_length_that_a_small_model_reads_unless_told(tmp_path):
+    hf.LlamaForCausalLM(hf.LlamaConfig(**SIZES)).save_pretrained(tmp_path)
+    bytewise().save_pretrained(tmp_path)
+    (tmp_path / "a.txt").write_text("the cat sat " * 20, "utf-8")
+    found = survey(
+        load(str(tmp_path)), Corpus([tmp_path / "a.txt"]), tmp_path / "out", Options(observables=("entropy",))
+    )
+    assert found.manifest["length"] == 128
+
+
 @pytest.mark.parametrize(
     ("made_of", "told"),
     [
@@ -228,13 +268,58 @@ def test_code_of_a_model_is_not_run_unless_asked_for(folder, tmp_path):
         load(str(tmp_path))
 
 
-def test_a_hub_id_without_a_network_is_one_line(monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(
-        InputError, match="model 'nobody/nothing': is a hub id, and the hub cannot be reached"
-    ) as caught:
-        load("nobody/nothing")
-    assert "\n" not in str(caught.value)
+WITHOUT_NETWORK = """
+import sys
+from clearhead.errors import InputError
+from clearhead.models import load
+
+print(load("org/here").vocabulary)
+try:
+    load("nobody/nothing")
+except InputError as error:
+    print(error)
+"""
+
+
+class Deaf(threading.Thread):
+    """A hub that hangs up on whoever calls, and counts."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.socket, self.calls = socket.create_server(("127.0.0.1", 0)), 0
+        self.endpoint = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                with self.socket.accept()[0] as caller:
+                    self.calls += caller.recv(1 << 16).startswith(
+                        b"HEAD"
+                    )  # and not what the hub's library asks for itself
+
+
+@pytest.mark.parametrize("offline", ["0", "1"])
+def test_without_a_network_the_cache_is_read_and_the_hub_is_asked_once(folder, tmp_path, offline):
+    snapshot = tmp_path / "hub" / "models--org--here" / "snapshots" / "a1"
+    shutil.copytree(folder, snapshot)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("a1", "utf-8")
+    hub = Deaf()
+    hub.start()
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_NETWORK], capture_output=True, text=True, check=True,
+        env=os.environ | {"HF_HOME": str(tmp_path), "HF_ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": offline},
+    )  # fmt: skip
+    hub.socket.close()
+    vocabulary, error = run.stdout.splitlines()
+    assert (vocabulary, run.stderr) == ("300", "")
+    assert re.fullmatch(
+        r"model 'nobody/nothing': there is no such folder; as a hub id it is not in the cache here, and the hub cannot be "
+        rf"reached \({'HF_HUB_OFFLINE is set' if offline == '1' else '.*'}\)\. Name a folder with a model, or fetch it where "
+        r"there is a network: hf download nobody/nothing",
+        error,
+    )
+    assert hub.calls == (0 if offline == "1" else 2)  # once for each of the two models
 
 
 def write_gguf(path):

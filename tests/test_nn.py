@@ -132,12 +132,12 @@ def test_grouped_heads_equal_heads_whose_keys_are_repeated():
 
 def test_rotary_products_depend_on_distance_alone():
     q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64)
-    near = (rotate(q, 7, 100.0) * rotate(k, 3, 100.0)).sum()
-    far = (rotate(q, 1007, 100.0) * rotate(k, 1003, 100.0)).sum()
-    other = (rotate(q, 8, 100.0) * rotate(k, 3, 100.0)).sum()
+    near = (rotate(q, torch.tensor([7]), 100.0) * rotate(k, torch.tensor([3]), 100.0)).sum()
+    far = (rotate(q, torch.tensor([1007]), 100.0) * rotate(k, torch.tensor([1003]), 100.0)).sum()
+    other = (rotate(q, torch.tensor([8]), 100.0) * rotate(k, torch.tensor([3]), 100.0)).sum()
     torch.testing.assert_close(near, far, atol=1e-10, rtol=0)
     assert (near - other).abs() > 1e-2
-    torch.testing.assert_close(rotate(q, 0, 100.0), q)
+    torch.testing.assert_close(rotate(q, torch.tensor([0]), 100.0), q)
 
 
 def test_rotation_turns_each_pair_forwards_by_its_own_rate():
@@ -145,12 +145,13 @@ def test_rotation_turns_each_pair_forwards_by_its_own_rate():
     x = torch.randn(1, 2, 5, 8, dtype=torch.float64)
     rates = torch.tensor([100.0 ** (-2 * c / 8) for c in range(4)], dtype=torch.float64)
     turned = torch.complex(x[..., :4], x[..., 4:]) * torch.exp(1j * torch.arange(3, 8)[:, None] * rates)
-    torch.testing.assert_close(rotate(x, 3, 100.0), torch.cat([turned.real, turned.imag], -1))
+    torch.testing.assert_close(rotate(x, torch.arange(3, 8), 100.0), torch.cat([turned.real, turned.imag], -1))
 
 
 def test_rotation_in_sixteen_bits_rounds_once():
     half = torch.randn(1, 1, 64, 8).bfloat16()
-    assert torch.equal(rotate(half, 900, 100.0), rotate(half.float(), 900, 100.0).bfloat16())
+    far = torch.arange(900, 964)
+    assert torch.equal(rotate(half, far, 100.0), rotate(half.float(), far, 100.0).bfloat16())
 
 
 def test_a_window_forgets_what_lies_behind_it():
@@ -200,6 +201,28 @@ def test_state_dict_names_are_stable():
 def test_sizes_that_do_not_fit_are_refused(arguments, text):
     with pytest.raises(ArgumentError, match=text):
         SelfAttention(24, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("positions", "got"), [(torch.arange(10), "int64 (10,)"), (torch.zeros(11), "float32 (11,)")], ids=["few", "float"]
+)
+def test_positions_that_do_not_fit_are_refused(positions, got):
+    with pytest.raises(
+        ArgumentError, match=re.escape(f"positions: expected integers, (T=11,), one a token of x, got {got}. ")
+    ):
+        layer(rope=100.0)(x(), positions=positions)
+
+
+def test_a_part_of_a_text_is_turned_by_where_it_stands():
+    attend, inputs = layer(rope=100.0), x()
+    torch.testing.assert_close(attend(inputs, positions=torch.arange(11)), attend(inputs), rtol=0, atol=0)
+    cache = KVCache()
+    attend(inputs[:, :4], cache=cache)
+    torch.testing.assert_close(
+        attend(inputs[:, 4:], cache=cache, positions=torch.arange(4, 11)), attend(inputs)[:, 4:], atol=1e-12, rtol=0
+    )
+    apart = attend(inputs, positions=torch.arange(11) * 2)  # distances count
+    assert (apart - attend(inputs)).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("shape", [(2, 11, 23), (11, 24), (1, 2, 11, 24)], ids=str)

@@ -195,7 +195,9 @@ def watched(model, x, times=1):
 
 
 def test_a_model_that_attends_by_itself_is_said_to():
-    with pytest.warns(NothingSeenWarning, match=r"no attention call was seen. The model computes attention by itself"):
+    with pytest.warns(
+        NothingSeenWarning, match=r"no attention call was seen. The model has no attention, as state-.*or"
+    ):
         watched(Own(), torch.randn(1, 3, 4))
     with pytest.raises(AttributeError):  # an error says enough
         watched(Own(), None)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clearhead.attention import attention
-from clearhead.errors import ArgumentError, message, shape_of
+from clearhead.errors import ArgumentError, dtype_name, message, shape_of
 from clearhead.masks import Causal, Dense, Mask, Window
 
 __all__ = ["KVCache", "SelfAttention", "rotate"]
@@ -75,8 +75,8 @@ class KVCache:
             self.key, self.value = (None, None) if length == 0 else (self.key[:, :, :length], self.value[:, :, :length])
 
 
-def rotate(x: Float[Tensor, "b h t d"], start: int, base: float) -> Float[Tensor, "b h t d"]:
-    """Rotary positions (Su et al. 2021), token t at position start + t.
+def rotate(x: Float[Tensor, "b h t d"], positions: Int[Tensor, " t"], base: float) -> Float[Tensor, "b h t d"]:
+    """Rotary positions (Su et al. 2021), token t at positions[t].
 
     The layout is half-split, as in Llama: dimension c is paired with c + D/2, and the pair turns by position · base^{−2c/D}.
     Products of rotated queries and keys depend on the distance between them alone.
@@ -85,7 +85,7 @@ def rotate(x: Float[Tensor, "b h t d"], start: int, base: float) -> Float[Tensor
     # Turn in float32 at least and round once: with sines rounded to 16 bits, products would depend on more than distance.
     exact = torch.promote_types(x.dtype, torch.float32)
     rates = base ** (-torch.arange(half, device=x.device, dtype=exact) / half)  # (D/2)
-    angles = torch.arange(start, start + x.shape[2], device=x.device, dtype=exact)[:, None] * rates  # (t, D/2)
+    angles = positions.to(x.device, exact)[:, None] * rates  # (t, D/2)
     cos, sin = angles.cos(), angles.sin()
     a, b = x[..., :half], x[..., half:]
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
@@ -181,7 +181,14 @@ class SelfAttention(nn.Module):
         self.value = nn.Linear(embed, kv_heads * head_width, bias=bias)
         self.output = nn.Linear(heads * head_width, embed, bias=bias)
 
-    def forward(self, x: Tensor, *, mask: Mask | Tensor | None = None, cache: KVCache | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Mask | Tensor | None = None,
+        cache: KVCache | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         """Attend within x, and to what `cache` holds.
 
         Arguments:
@@ -189,12 +196,14 @@ class SelfAttention(nn.Module):
             mask: who may attend to whom besides the layer's own mask, over all Tk keys (cached and new): a mask object
                 such as `Padding`, or a bool tensor that broadcasts to (B, Hq, T, Tk), True = may attend.
             cache: keys and values of the tokens before x; those of x are added to it.
+            positions: (T,), integers, where the tokens of x stand in their text, for `rope` to turn by; default behind those
+                in the cache, or from 0 on. A rank that holds a part of a text gives those of its part.
 
         Returns:
             (B, T, embed).
 
         Raises:
-            ArgumentError: x has another width, or cache or mask do not fit it.
+            ArgumentError: x has another width, or cache, mask or positions do not fit it.
         """
         if x.ndim != 3 or x.shape[-1] != self.embed:
             raise ArgumentError(
@@ -214,12 +223,23 @@ class SelfAttention(nn.Module):
                     remedy="Tokens that see the future cannot be computed before it: give the whole text at once.",
                 )
             )
+        if positions is not None and (positions.shape != x.shape[1:2] or positions.is_floating_point()):
+            raise ArgumentError(
+                message(
+                    "positions",
+                    expected=f"integers, (T={x.shape[1]},), one a token of x",
+                    got=f"{dtype_name(positions.dtype)} {tuple(positions.shape)}",
+                    remedy="Every text of a batch has its tokens at the same positions.",
+                )
+            )
         q = self._split(self.query(x))  # (B, Hq, T, D)
         k = self._split(self.key(x))  # (B, Hk, T, D)
         v = self._split(self.value(x))  # (B, Hk, T, D)
         if self.rope is not None:
-            start = 0 if cache is None else cache.length
-            q, k = rotate(q, start, self.rope), rotate(k, start, self.rope)
+            if positions is None:
+                start = 0 if cache is None else cache.length
+                positions = torch.arange(start, start + x.shape[1], device=x.device)  # (T)
+            q, k = rotate(q, positions, self.rope), rotate(k, positions, self.rope)
         if cache is not None:
             k, v = cache.append(k, v)  # (B, Hk, Tk, D)
         if mask is not None and self.mask is not None:

@@ -128,5 +128,5 @@ REFUSED = {
 def test_a_model_over_ranks_is_watched_whole(tmp_path: Path) -> None:
     for found in world.run("watch_program.py", 2, tmp_path):
         assert not any(found["same"].values())
-        assert len(found["same"]) == 6
+        assert len(found["same"]) == 7
         assert found["refused"] == REFUSED

@@ -12,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from clearhead import ALiBi, Causal, Observables, Padding, Window, attention, distributed, watch
 from clearhead.errors import ArgumentError
+from clearhead.models import load
 from clearhead.roles import label, roles
 
 T = 26
@@ -63,6 +64,24 @@ def compare(network: LlamaForCausalLM, ids: Tensor, mesh, placement: str, mask, 
     return ""
 
 
+def compare_builtin(mesh, placement: str) -> str:
+    """A model of this library's own layers, told where its part stands."""
+    network = load("builtin").network.double()
+    ids = torch.randint(0, 50, (1, T), generator=torch.Generator().manual_seed(3))
+    mine = distributed.positions(T, mesh, placement=placement)
+    with torch.no_grad():
+        with watch(network) as whole:
+            logits = network(ids)
+        with watch(network, mesh=mesh, placement=placement, mask=Causal()) as trace:
+            part = network(ids[:, mine], positions=mine)
+    torch.testing.assert_close(part, logits[:, mine])
+    assert trace.token_ids == whole.token_ids == ids[0].tolist()
+    for a, b in zip(trace.calls, whole.calls, strict=True):
+        for name, x in b.observation.values.items():
+            torch.testing.assert_close(a.observation.values[name], x, msg=lambda text, name=name: f"{name}: {text}")
+    return ""
+
+
 def refused(run) -> str:
     try:
         run()
@@ -81,6 +100,7 @@ def main(target: str) -> None:
             found[name] = compare(network, ids, mesh, placement, Causal(), implementation)
     some = {"heads": ["L0H1", "L1H3"], "observables": Observables(top_k=3, rows=(0, -1), map=5)}
     found["window, heads"] = compare(network, ids, mesh, "zigzag", Causal() & Window(7), "sdpa", **some)
+    found["built-in, zigzag"] = compare_builtin(mesh, "zigzag")
     found["layers"] = compare(
         network, ids, mesh, "contiguous", Causal() & Padding(torch.tensor([21])), "sdpa", layers=[1]
     )

@@ -318,6 +318,11 @@ def test_options_that_cannot_be_are_named(texts: Path, tmp_path: Path) -> None:
         Options(length=0)
     with pytest.raises(InputError, match=r"observables: expected some of entropy, .*, got wisdom\. "):
         Options(observables=("entropy", "wisdom"))
+    with pytest.raises(
+        InputError,
+        match=r"length: expected at most 1024, the context of builtin in tokens, got 1025\. Leave it out, or survey a model",
+    ):
+        survey(load_model("builtin"), Corpus([texts]), tmp_path / "far", Options(length=1025))
     for words, why in (
         (["survey"], "needs a MODEL, a CORPUS and --out FOLDER"),
         (["survey", "builtin", "--compare", "a", "b"], "MODEL and --compare: give one of them, not both"),

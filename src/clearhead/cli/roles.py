@@ -46,13 +46,12 @@ def roles(
     from clearhead.viewer import look
 
     read = loaded(model)
-    around = (read.before, read.after)
     least = 2 * period + len(read.before) + len(read.after)
     if least > read.context:
         raise InputError(f"--period {period}: twice that is more than the {read.context} tokens that {read.name} reads")
     if not as_json:
         print(f"{read.name}: {seeds} texts of {period} random tokens, twice each", file=sys.stderr, flush=True)
-    calibrated = calibrate(read.network, read.vocabulary, period=period, seeds=seeds, around=around, avoid=read.special)
+    calibrated = calibrate(read, period=period, seeds=seeds)
     view = look(read, whole)
     if as_json:
         import json

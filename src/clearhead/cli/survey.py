@@ -33,8 +33,12 @@ def survey(
     out: Annotated[Path | None, typer.Option(help="The folder to write, or to go on with.")] = None,
     field: Annotated[str, typer.Option(help="The field or column that holds the text.")] = "text",
     length: Annotated[
-        int, typer.Option(help="Tokens of the longest sequence; longer documents are read in pieces, each by itself.")
-    ] = 1024,
+        int | None,
+        typer.Option(
+            help="Tokens of the longest sequence; longer documents are read in pieces, each by itself. "
+            "Default: 1024, or the model's context where that is shorter."
+        ),
+    ] = None,
     observables: Annotated[str | None, typer.Option(help="What to measure, separated by commas. Default: all.")] = None,
     examples: Annotated[int, typer.Option(min=0, help="Strongest looks to keep of every head.")] = 8,
     largest: Annotated[int, typer.Option(min=1, help="Bytes of the largest document that is read.")] = 10_000_000,

@@ -17,6 +17,7 @@ from clearhead.models.model import Model, Part
 from clearhead.tokens import Spelling
 
 MARK = "\ue000"  # a character of private use, where a chat template is to be cut
+ANSWERS_IN = 5.0  # seconds that the hub has for its first answer
 REFUSED = "system: the chat template of {} takes no system prompt; put it in front of the question"
 
 
@@ -73,6 +74,9 @@ class HubModel(Model):
     def _spelling(self) -> Spelling:
         return Spelling(self.tokenizer)
 
+    def quiet(self) -> contextlib.AbstractContextManager[None]:  # noqa: D102
+        return _quiet()
+
     def read(self, ids: list[int]) -> None:  # noqa: D102
         options: dict[str, Any] = {"use_cache": False, "logits_to_keep": 1} if self.writes else {}
         with torch.no_grad(), _quiet():
@@ -118,7 +122,14 @@ def load_hub(name: str, where: Path | str, dtype: torch.dtype | None, *, trust_r
         raise InputError(
             f"model {name!r}: needs transformers, which is not installed; pip install 'clearhead[hf]'"
         ) from error
-    options: dict[str, Any] = {"local_files_only": isinstance(where, Path), "trust_remote_code": trust_remote_code}
+    silent = None if isinstance(where, Path) else _silence(name)
+    if silent is not None and not _cached(name):
+        raise InputError(
+            f"model {name!r}: there is no such folder; as a hub id it is not in the cache here, and the hub cannot be reached "
+            f"({silent}). Name a folder with a model, or fetch it where there is a network: hf download {name}"
+        )
+    here = isinstance(where, Path) or silent is not None
+    options: dict[str, Any] = {"local_files_only": here, "trust_remote_code": trust_remote_code}
     with _quiet():
         config = hf.AutoConfig.from_pretrained(where, **options)
         _check_reads_one_text(name, config)
@@ -137,6 +148,31 @@ def load_hub(name: str, where: Path | str, dtype: torch.dtype | None, *, trust_r
     network = network.eval().requires_grad_(requires_grad=False)
     writes = auto is hf.AutoModelForCausalLM
     return HubModel(name, network, tokenizer, *_around(tokenizer), Spelling(tokenizer).special, writes)
+
+
+def _cached(name: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(name, "config.json"), str)
+
+
+def _silence(name: str) -> str | None:
+    """Why the hub says nothing of a model; None where it answers, whatever it says.
+
+    It is asked once: transformers would ask for half a minute before it says that nobody answers.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    try:
+        get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=ANSWERS_IN)
+    except HfHubHTTPError:
+        return None
+    except OfflineModeIsEnabled:
+        return "HF_HUB_OFFLINE is set"
+    except Exception as error:  # noqa: BLE001  (of whichever library it asks by)
+        return " ".join(str(error).split()) or type(error).__name__
+    return None
 
 
 def _check_reads_one_text(name: str, config: Any) -> None:

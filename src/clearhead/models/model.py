@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, NamedTuple
 
 import torch
@@ -76,6 +77,10 @@ class Model(ABC):
     @abstractmethod
     def _generate(self, ids: list[int], n: int, temperature: float, seed: int) -> list[int]:
         """n new tokens, the arguments checked."""
+
+    def quiet(self) -> AbstractContextManager[None]:
+        """In here the network runs without the notes of the library it comes from: warnings and errors alone are said."""
+        return nullcontext()
 
     def read(self, ids: list[int]) -> None:
         """Run the network over a text; what it computes is for whoever watches."""

@@ -39,9 +39,11 @@ class Block(nn.Module):
             for last in (self.attention.output, self.down):
                 last.weight *= (2 * config.layers) ** -0.5
 
-    def forward(self, x: Float[Tensor, "b t c"], cache: KVCache | None = None) -> Float[Tensor, "b t c"]:
+    def forward(
+        self, x: Float[Tensor, "b t c"], cache: KVCache | None = None, positions: Int[Tensor, " t"] | None = None
+    ) -> Float[Tensor, "b t c"]:
         """(B, T, width) -> (B, T, width)."""
-        x = x + self.attention(self.before_attention(x), cache=cache)
+        x = x + self.attention(self.before_attention(x), cache=cache, positions=positions)
         changed: Tensor = self.down(nn.functional.gelu(self.up(self.before_mlp(x))))
         return x + changed
 
@@ -61,11 +63,19 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width)
 
-    def forward(self, ids: Int[Tensor, "b t"], caches: list[KVCache] | None = None) -> Float[Tensor, "b t vocabulary"]:
-        """Logits (B, T, vocabulary); with `caches`, one a layer, ids go on from the tokens those hold."""
+    def forward(
+        self,
+        ids: Int[Tensor, "b t"],
+        caches: list[KVCache] | None = None,
+        positions: Int[Tensor, " t"] | None = None,
+    ) -> Float[Tensor, "b t vocabulary"]:
+        """Logits (B, T, vocabulary); with `caches`, one a layer, ids go on from the tokens those hold.
+
+        `positions` say where the ids stand in their text where they are a part of it, as on a rank of several.
+        """
         x = self.embedding(ids) * self.config.width**0.5  # (B, T, width), numbers of size 1
         for n, block in enumerate(self.blocks):
-            x = block(x, None if caches is None else caches[n])
+            x = block(x, None if caches is None else caches[n], positions)
         logits: Tensor = nn.functional.linear(self.norm(x), self.embedding.weight)
         return logits
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from clearhead.addresses import ByHead, Head
 from clearhead.errors import ArgumentError, message
 from clearhead.observables import Observables, Observation
 from clearhead.roles.scores import MEASURES, Means, Text, judged, mean_over, text_of
-from clearhead.watch import watch
+from clearhead.watch.attending import attending
 
 
 class Calibrated(NamedTuple):
@@ -55,9 +56,11 @@ def calibrate(
         avoid: tokens that are not drawn, such as special ones.
 
     Time: `seeds` forward passes of 2 · period tokens. Raises `ArgumentError` for sizes too small to mean anything, and
-    for a model that does not read one text of token ids.
+    for a model that does not read one text of token ids; `InputError` for one whose attention cannot be seen.
     """
+    quiet: AbstractContextManager[None] = nullcontext()
     if not isinstance(network, nn.Module) and isinstance(getattr(network, "network", None), nn.Module):
+        quiet = network.quiet()
         around = around if any(around) or bos is not None else (network.before, network.after)
         avoid, vocabulary = avoid or network.special, vocabulary or network.vocabulary
         network = network.network
@@ -77,13 +80,14 @@ def calibrate(
     avoided = set(avoid)
     allowed = torch.tensor([i for i in range(vocabulary) if i not in avoided])
     measured: dict[Head, dict[str, list[_Score]]] = {}
-    for seed in range(seeds):
-        generator = torch.Generator().manual_seed(seed)
-        once = allowed[torch.randint(len(allowed), (period,), generator=generator)]
-        ids = torch.cat([before, once, once, after])[None].to(device)
-        for head, scores in _repeated(network, ids, len(before), period).items():
-            for role, score in scores.items():
-                measured.setdefault(head, {}).setdefault(role, []).append(score)
+    with quiet:
+        for seed in range(seeds):
+            generator = torch.Generator().manual_seed(seed)
+            once = allowed[torch.randint(len(allowed), (period,), generator=generator)]
+            ids = torch.cat([before, once, once, after])[None].to(device)
+            for head, scores in _repeated(network, ids, len(before), period).items():
+                for role, score in scores.items():
+                    measured.setdefault(head, {}).setdefault(role, []).append(score)
     return ByHead({h: {role: _over_seeds(role, s) for role, s in found.items()} for h, found in measured.items()})
 
 
@@ -129,7 +133,7 @@ def _repeated(network: nn.Module, ids: Tensor, start: int, period: int) -> dict[
     second = start + period  # position where the second copy begins
     rows = tuple(range(second, second + period))
     wanted = Observables(top_k=0, map=0, received=False, distance=False, distance_histogram=True, rows=rows)
-    with torch.no_grad(), watch(network, observables=wanted) as trace:
+    with torch.no_grad(), attending(network, f"network {type(network).__name__}", observables=wanted) as trace:
         network(ids)
     found: dict[Head, dict[str, _Score]] = {}
     for call in trace.calls:

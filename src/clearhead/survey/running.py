@@ -21,7 +21,7 @@ from clearhead.survey import results, state
 from clearhead.survey.arrow import pyarrow
 from clearhead.survey.corpus import Corpus, shards
 from clearhead.survey.measure import QUANTITIES
-from clearhead.survey.options import Options
+from clearhead.survey.options import Fitted, Options
 from clearhead.survey.progress import Progress, everybody, forget, note
 from clearhead.survey.shard import arguments, measure_shard
 
@@ -54,19 +54,23 @@ def survey(
     Memory does not grow with the corpus: one document, one shard's sums and one sequence's observations are held.
     """
     pyarrow("parquet")  # what the results will need is asked for before the work, not after it
-    options = options or Options()
     folder = Path(out)
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    options = _fitting(model, options)
-    manifest = _manifest(model, corpus, options)
+    fitted = _fitting(model, options or Options())
+    manifest = _manifest(model, corpus, fitted)
     _begin(folder, manifest, rank, ranks)
     if (folder / state.SUMMARY).is_file():
         results.tidy(folder)
         return results.load(folder) if rank == 0 else None
-    total = _work(model, corpus, options, folder, rank, ranks, report)
+    try:
+        total = _work(model, corpus, fitted, folder, rank, ranks, report)
+    except InputError:
+        if not state.anything(folder):  # a model that cannot be surveyed is found out with its first text
+            results.forget(folder)
+        raise
     if rank:
         return None
-    _wait(folder, total, options, ranks, report)
+    _wait(folder, total, fitted, ranks, report)
     if not (notes := state.notes(folder))["documents"]:
         results.forget(folder)
         raise InputError(_nothing(notes["bad"]))
@@ -74,9 +78,18 @@ def survey(
     return results.load(folder)
 
 
-def _fitting(model: Model, options: Options) -> Options:
-    """Options cut to what the model can read."""
-    length = min(options.length, model.context)
+def _fitting(model: Model, options: Options) -> Fitted:
+    """Options for this model: a length where none was asked for, and packing where the model allows it."""
+    length = min(Fitted.length, model.context) if options.length is None else options.length
+    if length > model.context:
+        raise InputError(
+            message(
+                "length",
+                expected=f"at most {model.context}, the context of {model.name} in tokens",
+                got=str(length),
+                remedy="Leave it out, or survey a model that reads more: longer documents are read in pieces.",
+            )
+        )
     around = len(model.before) + len(model.after)
     if length <= around:
         raise InputError(
@@ -88,9 +101,7 @@ def _fitting(model: Model, options: Options) -> Options:
             )
         )
     together = options.pack and (isinstance(model, OwnModel) or "position_ids" in arguments(model))
-    return Options(
-        length, options.observables, options.examples, options.shard_documents, options.shard_bytes, together
-    )
+    return Fitted(**vars(options) | {"length": length, "pack": together})
 
 
 def _nothing(bad: list[dict[str, Any]]) -> str:
@@ -103,7 +114,7 @@ def _nothing(bad: list[dict[str, Any]]) -> str:
     return f"corpus: nothing could be read of {len(bad):,} document{plural}{others}; {first}"
 
 
-def _manifest(model: Model, corpus: Corpus, options: Options) -> dict[str, Any]:
+def _manifest(model: Model, corpus: Corpus, options: Fitted) -> dict[str, Any]:
     """Everything that the result depends on."""
     return {
         "format": state.FORMAT,
@@ -160,7 +171,7 @@ def _begin(folder: Path, manifest: dict[str, Any], rank: int, ranks: int) -> Non
 def _work(
     model: Model,
     corpus: Corpus,
-    options: Options,
+    options: Fitted,
     folder: Path,
     rank: int,
     ranks: int,
@@ -200,7 +211,7 @@ def _work(
 
 
 def _wait(
-    folder: Path, total: int, options: Options, ranks: int, report: Callable[[list[Progress]], None] | None
+    folder: Path, total: int, options: Fitted, ranks: int, report: Callable[[list[Progress]], None] | None
 ) -> None:
     """Until every shard is folded."""
     heard, last = time.time(), ""

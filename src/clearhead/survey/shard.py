@@ -15,11 +15,11 @@ from clearhead.models import Model
 from clearhead.survey import state
 from clearhead.survey.corpus import Bad, Document
 from clearhead.survey.measure import Measured, wanted
-from clearhead.survey.options import Options
+from clearhead.survey.options import Fitted
 from clearhead.survey.packing import Pack, Piece, cut, packs
 from clearhead.survey.progress import Progress
 from clearhead.trace import Trace
-from clearhead.watch import watch
+from clearhead.watch.attending import attending
 
 CONTEXT = 12  # tokens kept on either side of the two of an example
 
@@ -33,7 +33,7 @@ def measure_shard(
     model: Model,
     documents: list[Document],
     number: int,
-    options: Options,
+    options: Fitted,
     folder: Path,
     progress: Progress,
     tell: Callable[[], None],
@@ -88,7 +88,8 @@ def seen(model: Model, pack: Pack, names: Sequence[str]) -> Trace:
     for name, value in (("use_cache", False), ("logits_to_keep", 1)):
         if name in taken:
             given[name] = value
-    with torch.no_grad(), watch(network, observables=wanted(names, pack), mask=apart) as trace:
+    options = {"observables": wanted(names, pack), "mask": apart}
+    with torch.no_grad(), model.quiet(), attending(network, f"model {model.name}", **options) as trace:
         network(ids, **given)
     return trace
 

@@ -147,6 +147,11 @@ def notes(folder: Path) -> dict[str, Any]:
     return load(path)[1] if path.is_file() else {"shards": 0, "documents": 0, "bad": [], "examples": []}
 
 
+def anything(folder: Path) -> bool:
+    """Whether there is a shard, folded or not."""
+    return (folder / FOLDED).is_file() or any((folder / "shards").glob("*.safetensors"))
+
+
 def folded(folder: Path) -> int:
     """How many shards are folded already."""
     return int(notes(folder)["shards"])

@@ -17,7 +17,7 @@ from clearhead.models import Model
 from clearhead.observables import Observables
 from clearhead.roles import RoleScore, label, roles
 from clearhead.trace import Call, Trace
-from clearhead.watch import watch
+from clearhead.watch.attending import attending
 
 LONG = 1000  # tokens from which on it is said beforehand what looking will cost
 PREFERRED = ("induction", "duplicate-token", "previous-token", "first-token", "self")
@@ -139,7 +139,8 @@ def look(
         say: told before a long text is read what looking at it will cost.
 
     Raises:
-        InputError: nothing to read, `start` beyond the text, `write` that leaves no room, no such token.
+        InputError: nothing to read, `start` beyond the text, `write` that leaves no room, no such token, a model whose
+            attention cannot be seen.
     """
     before, after = list(model.before), list(model.after)
     ids = model.encode_part(text)
@@ -159,8 +160,6 @@ def look(
     if say is not None and len(whole) >= LONG and model.attention_sizes is not None:
         say(_cost(model.attention_sizes, len(whole), observables))
     trace, seconds = watched(model, whole, len(prompt), observables, keep)
-    if not trace.calls:
-        raise InputError(f"model {model.name}: made no attention call that could be seen")
     return View(
         model.name, model.context, trace, roles(trace), len(prompt), len(before) + len(after), start, len(ids), seconds
     )
@@ -169,9 +168,12 @@ def look(
 def watched(
     model: Model, whole: list[int], prompt: int, observables: Observables, keep: str | None
 ) -> tuple[Trace, float]:
-    """The trace of a model that reads a text whose first `prompt` tokens were given, and the seconds it took."""
+    """The trace of a model that reads a text whose first `prompt` tokens were given, and the seconds it took.
+
+    Raises `InputError` for a model whose attention cannot be seen.
+    """
     began = time.perf_counter()
-    with watch(model.network, observables=observables, keep=keep) as trace:
+    with attending(model.network, f"model {model.name}", observables=observables, keep=keep) as trace:
         model.read(whole)
     seconds = time.perf_counter() - began
     trace.token_ids, trace.pieces = whole, model.pieces(whole)

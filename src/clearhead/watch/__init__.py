@@ -171,6 +171,7 @@ def _nothing(recorder: Recorder, silent: list[str]) -> str:
         told = "; ".join(f"{reason} ({count} calls)" for reason, count in recorder.unseen.items())
         return f"watch: no attention call was observed. Not observed: {told}."
     return (
-        "watch: no attention call was seen. The model computes attention by itself, with matrix products or a kernel of its "
-        "own, and not through scaled_dot_product_attention, nn.MultiheadAttention or clearhead.attention: call one of these."
+        "watch: no attention call was seen. The model has no attention, as state-space models have none, or it computes it by "
+        "itself, with matrix products or a kernel of its own, and not through scaled_dot_product_attention, "
+        "nn.MultiheadAttention or clearhead.attention: call one of these."
     )

@@ -242,8 +242,10 @@ def positions() -> Page:
     q, k = torch.randn(2, 1, 1, 1, 16, generator=generator)  # one query and one key
     q, k = q.expand(1, 1, 8, 16), k.expand(1, 1, 8, 16)  # the same at every position
     plain = q @ k.mT * 16**-0.5
-    turned = rotate(q, 0, 10000.0) @ rotate(k, 0, 10000.0).mT * 16**-0.5
-    later = rotate(q, 100, 10000.0) @ rotate(k, 100, 10000.0).mT * 16**-0.5
+    place = torch.arange(8)
+    turned = rotate(q, place, 10000.0) @ rotate(k, place, 10000.0).mT * 16**-0.5
+    place = place + 100
+    later = rotate(q, place, 10000.0) @ rotate(k, place, 10000.0).mT * 16**-0.5
     labels = [str(t) for t in range(8)]
     return page(
         "4d",
@@ -275,7 +277,8 @@ def positions() -> Page:
             "q, k = torch.randn(2, 1, 1, 1, 16, generator=generator)\n"
             "q, k = q.expand(1, 1, 8, 16), k.expand(1, 1, 8, 16)  # the same everywhere\n"
             "plain = q @ k.mT * 16**-0.5\n"
-            "turned = rotate(q, 0, 10000.0) @ rotate(k, 0, 10000.0).mT * 16**-0.5"
+            "place = torch.arange(8)\n"
+            "turned = rotate(q, place, 10000.0) @ rotate(k, place, 10000.0).mT * 16**-0.5"
         ),
         Grids(
             (
@@ -301,7 +304,7 @@ def positions() -> Page:
         ),
         Equal(
             "the same scores, everything 100 positions later",
-            "(rotate(q, 100, 10000.0) @ rotate(k, 100, 10000.0).mT * 16**-0.5 - turned).abs().max()",
+            "(rotate(q, place + 100, 10000.0) @ rotate(k, place + 100, 10000.0).mT * 16**-0.5 - turned).abs().max()",
             float((later - turned).abs().max()),
         ),
         Say("The mask hides the future as before; positions change scores, and nothing else on any rung."),

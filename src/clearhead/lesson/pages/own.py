@@ -59,7 +59,8 @@ def real_head(model: OwnModel, ids: list[int], layer: int, head: int) -> Real:
     k = ladder.split_heads(attention.key(x), attention.heads)[:, one]  # (1, 1, T, D)
     v = ladder.split_heads(attention.value(x), attention.heads)[:, one]  # (1, 1, T, Dv)
     # Positions, as in their aside: queries and keys are turned, values are not.
-    return Real(rotate(q, 0, attention.rope), rotate(k, 0, attention.rope), v)
+    place = torch.arange(len(ids))  # (T)
+    return Real(rotate(q, place, attention.rope), rotate(k, place, attention.rope), v)
 
 
 class Attended(NamedTuple):

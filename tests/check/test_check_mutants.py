@@ -80,3 +80,16 @@ def test_a_mistake_is_pointed_at_and_put_right_where_that_can_be_written_down(re
         found for found in reports["wrong"] if found["diagnosis"] and found["diagnosis"][0]["mistakes"][0]["line"]
     ]
     assert len(pointed) >= 0.9 * sum(bool(found["diagnosis"]) for found in reports["wrong"])
+
+
+def test_another_heads_numbers_and_caches_out_of_order_are_said_in_a_sentence_with_numbers(reports: dict) -> None:
+    by_name = {entry.name: found for entry, found in zip(WRONG, reports["wrong"], strict=True)}
+    first, last, cached = (
+        by_name[name]["diagnosis"][0]["mistakes"][0]
+        for name in ("key_of_the_first_head", "values_of_the_last_head", "CachedOnesBehind")
+    )
+    assert first["said"] == "all 6 heads use the key of head 0, where each has its own (is a head's index left out?)"
+    assert first["change"] == "return F.softmax(scaled(q, k), dim=-1) @ v"
+    assert last["said"] == "all 6 heads use the value of the last head, where each has its own"
+    assert cached["said"] == "the 3 new keys and values are put in front of the 4 cached ones, which come before them"
+    assert cached["line"]["text"] == "k = torch.cat([k, past[0]], dim=2)"

@@ -187,7 +187,7 @@ def test_every_choice_is_named_once_and_has_words():
         assert dimension.right
         for option in dimension.options:
             assert option.said.format_map(
-                dict.fromkeys(("C", "C_is", "D", "Dv", "T", "Tq", "H", "Hk", "B", "group"), 1)
+                dict.fromkeys(("C", "C_is", "D", "Dv", "T", "Tq", "H", "Hk", "B", "group", "past", "new"), 1)
             )
 
 

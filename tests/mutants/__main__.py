@@ -18,6 +18,7 @@ from tests.mutants import (
     wrong_mixtures,
     wrong_modules,
     wrong_options,
+    wrong_places,
     wrong_scores,
 )
 from tests.mutants.registry import RIGHT, WRONG, Entry
@@ -61,7 +62,8 @@ def main() -> None:
 
 # Importing them fills the registry.
 MODULES = (
-    right_functions, right_modules, wrong_habits, wrong_masks, wrong_mixtures, wrong_modules, wrong_options, wrong_scores,
+    right_functions, right_modules, wrong_habits, wrong_masks, wrong_mixtures, wrong_modules, wrong_options, wrong_places,
+    wrong_scores,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ class Option:
     said: str  # what is then computed; {C} and its like are filled in with the sizes of the case at hand
     mistake: bool = True
     rank: int = 0  # among options that explain the same numbers, the lower ones are the likelier reading
+    alone: bool = False  # so rare that it is only looked for as the one mistake there is
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,26 @@ _FILLS = (
     ("after-minus-inf", "hidden weights are set to −inf after the softmax"),
 )
 
+# Whose query, key and value a head uses, where they are not its own; `kv` goes without saying.
+_PARTS = {
+    "kv": "key and value", "k": "key", "v": "value", "q": "query", "qk": "query and key", "qkv": "query, key and value",
+}  # fmt: skip
+_PLACES = (
+    ("first", "all {{H}} heads use the {0} of head 0, where each has its own (is a head's index left out?)"),
+    ("last", "all {{H}} heads use the {0} of the last head, where each has its own"),
+    ("next", "each head uses the {0} of the head after its own"),
+    ("reversed", "the heads use the {0} of one another, in reverse order"),
+    ("averaged", "the {0} that all {{H}} heads use is averaged over the heads"),
+    ("summed", "the {0} that all {{H}} heads use is summed over the heads (an einsum letter that stands once?)"),
+)
+_COMMON = dict.fromkeys("qkv", ("first", "averaged", "summed")) | {"kv": tuple(how for how, _ in _PLACES)}
+_HEADS = tuple(
+    Option(how if part == "kv" else f"{part}-{how}", said.format(noun), alone=how not in _COMMON.get(part, ("first",)))
+    for part, noun in _PARTS.items()
+    for how, said in _PLACES
+    if how in ("first", "averaged", "summed") or part in ("kv", "k", "v", "q")
+)
+
 _KEEP = "one number a row meets the matrix as if it were one a column (is keepdims=True missing?)"
 
 DIMENSIONS = (
@@ -249,6 +270,14 @@ DIMENSIONS = (
                     "rotary positions start at 0 again in every chunk behind a cache (half-split)",
                 ),
                 ("pairs-chunk-from-0 10000", "rotary positions start at 0 again in every chunk behind a cache (pairs)"),
+                (
+                    "half-again 10000",
+                    "rotary positions: cached keys, turned before, are turned again in every step (half-split)",
+                ),
+                (
+                    "pairs-again 10000",
+                    "rotary positions: cached keys, turned before, are turned again in every step (pairs)",
+                ),
                 ("half-q-one-late 10000", "rotary positions: the query's are one off from the key's (half-split)"),
                 (
                     "half-no-minus 10000",
@@ -260,6 +289,39 @@ DIMENSIONS = (
                 ),
                 ("half-over-heads 10000", "rotary positions are counted along the heads, not the tokens (half-split)"),
                 ("pairs-over-heads 10000", "rotary positions are counted along the heads, not the tokens (pairs)"),
+            ),
+        ),
+    ),
+    Dimension(
+        "cache",
+        "k = torch.cat([cached, k], dim=2), and the value likewise: what was before comes first, once, and all of it",
+        (
+            *_fine(("in order", "what is cached, then the chunk")),
+            *_wrong(
+                (
+                    "new first",
+                    "the {new} new keys and values are put in front of the {past} cached ones, which come before them",
+                ),
+                (
+                    "k-new first",
+                    "the {new} new keys are put in front of the {past} cached ones, the values behind them",
+                ),
+                (
+                    "v-new first",
+                    "the {new} new values are put in front of the {past} cached ones, the keys behind them",
+                ),
+                ("new twice", "the {new} new keys and values are joined to the {past} cached ones twice"),
+                (
+                    "new twice now",
+                    "the {new} new keys and values are joined to a cache that holds them already: they count twice",
+                ),
+                ("last chunk", "the cache holds the last chunk alone: what was before that is forgotten"),
+                ("last token", "the cache holds the last token alone: what was before that is forgotten"),
+            ),
+            Option(
+                "new first by place",
+                "the {new} new keys and values are put in front of the {past} cached ones, and positions counted after that",
+                rank=1,
             ),
         ),
     ),
@@ -303,12 +365,8 @@ DIMENSIONS = (
                 ("tiled", "key heads are tiled (0 1 2 0 1 2), not repeated for groups of neighbours (0 0 1 1 2 2)"),
                 ("v-tiled", "value heads are tiled, key heads are grouped"),
                 ("k-tiled", "key heads are tiled, value heads are grouped"),
-                ("first", "every query head reads the first key head"),
-                ("v-first", "every query head reads the first value head"),
-                ("reversed", "the groups of query heads read the key heads in reverse order"),
-                ("next", "each query head reads the key head after its own"),
-                ("averaged", "keys and values are averaged over the heads"),
             ),
+            *_HEADS,
         ),
     ),
     Dimension(
@@ -483,6 +541,8 @@ DIMENSIONS = (
                     "weights transposed",
                     "the weights are transposed before they meet the values: key i's are used for query i",
                 ),
+                ("weights averaged", "the weights are averaged over the heads before they meet the values"),
+                ("weights summed", "the weights are summed over the heads before they meet the values"),
                 ("weights", "the weights themselves come out: they never meet the values"),
                 ("scaled", "the result is scaled by 1/√D as well"),
                 ("scaled by value width", "the result is scaled by 1/√Dv as well"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from clearhead.check.calling import Failed, call
 from clearhead.check.choices import INDEX
-from clearhead.check.formula import Bench
+from clearhead.check.formula import Bench, Case
 from clearhead.check.functions import FunctionSubject
 from clearhead.check.layers import listening
 from clearhead.check.modules import ModuleSubject, as_result
@@ -147,27 +148,34 @@ def chunk_benches(reading: Reading) -> list[Bench]:
             return []
         found = []
         for name, split in (("chunk behind a cache", (4, 3)), ("token behind a cache", (3, 2, 1))):
-            heard: list[dict[str, Array]] = []
-            original = subject.forward
-            try:
-                parts = _listening_decode(subject, decode, x[:, : sum(split)], split, heard)
-            except Failed:
-                continue
-            finally:
-                subject.forward = original
-            if len(heard) != len(split) or any("q" not in h and "qkv" not in h for h in heard):
-                continue
-            fused = reading.base[INDEX["fused"]]
-            heard = [
-                h | (unfused(h["qkv"], subject.heads, subject.kv_heads, fused) if "qkv" in h else {}) for h in heard
-            ]
-            sources: dict[str, Array] = {str(p): heard[-1][p] for p in ("q", "x") if p in heard[-1]}
-            sources |= {str(p): np.concatenate([h[p] for h in heard], axis=1) for p in ("k", "v") if p in heard[-1]}
-            before = sum(split[:-1])
-            case = subject.as_case(name, sources, parts[-1], past=before, order=7)
-            case.notes["chunks"] = list(split[:-1])
-            found.append(Bench(case))
+            run = functools.partial(_chunk_case, reading, decode, x, name, split)
+            case = run()
+            if case is not None:
+                case.again = run  # type: ignore[assignment]  # what gave a case once gives one again, or raises
+                found.append(Bench(case))
     return found
+
+
+def _chunk_case(reading: Reading, decode: Decode, x: Tensor, name: str, split: tuple[int, ...]) -> Case | None:
+    """A text in pieces: the last one's queries over all keys so far; None where that cannot be heard."""
+    subject, heard = reading.subject, list[dict[str, Array]]()
+    assert isinstance(subject, ModuleSubject)  # noqa: S101
+    original = subject.forward
+    try:
+        parts = _listening_decode(subject, decode, x[:, : sum(split)], split, heard)
+    except Failed:
+        return None
+    finally:
+        subject.forward = original
+    if len(heard) != len(split) or any("q" not in h and "qkv" not in h for h in heard):
+        return None
+    fused = reading.base[INDEX["fused"]]
+    heard = [h | (unfused(h["qkv"], subject.heads, subject.kv_heads, fused) if "qkv" in h else {}) for h in heard]
+    sources: dict[str, Array] = {str(p): heard[-1][p] for p in ("q", "x") if p in heard[-1]}
+    sources |= {str(p): np.concatenate([h[p] for h in heard], axis=1) for p in ("k", "v") if p in heard[-1]}
+    case = subject.as_case(name, sources, parts[-1], past=sum(split[:-1]), order=7)
+    case.notes["chunks"] = list(split[:-1])
+    return case
 
 
 def _listening_decode(

@@ -23,7 +23,7 @@ from clearhead.check.modules import ModuleSubject, query_width
 from clearhead.check.report import Explanation, Finding, Line, Mistake
 from clearhead.check.search import Match, tolerance_of
 from clearhead.check.settling import KEEPS
-from clearhead.check.source import Source, Works, mended, point
+from clearhead.check.source import Source, Works, constructors, mended, point
 from clearhead.check.state import Reading, righted
 from clearhead.check.steps import Refused
 from clearhead.errors import dtype_name
@@ -36,6 +36,7 @@ ROPE_RIGHT = {
     "k-only": "turn the query too, by the angles of its own position",
     "v-too": "turn query and key, and leave the value as it is",
     "q-backwards": "turn query and key in the same direction",
+    "again": "keep keys as they were turned once, or keep them unturned and turn all of them when they are read",
     "no-minus": "a pair (a, b) becomes (a cos − b sin, b cos + a sin): one minus, one plus",
     "over-heads": "count positions along the tokens: angles (T, D/2), for x (B, H, T, D)",
 }
@@ -136,6 +137,10 @@ def _mistake(
             right = (
                 "MultiheadAttention(…, batch_first=True) for x (B, T, C); if it is meant to be (T, B, C): --layout tbc"
             )
+    elif name == "heads" and "tiled" not in option:
+        right = "each head uses its own: k[:, h], or all of k at once"
+        if sizes["Hk"] != sizes["H"]:
+            right += f"; query head h reads key head h // {sizes['group']}"
     elif name == "rope":
         fault = option.rpartition(" ")[0].partition("-")[2]
         right = ROPE_RIGHT.get(fault, right)
@@ -165,7 +170,7 @@ def _gives(benches: list[Bench], formula: Formula) -> Works:
                     bench.case.again is not None and Bench(bench.case.again()).error(formula) <= tolerance_of(bench)
                     for bench in benches
                 )
-        except (Failed, Refused, SyntaxError, LookupError, ValueError):
+        except (Failed, Refused, SyntaxError, LookupError, ValueError, AttributeError):
             return False
 
     return works
@@ -200,6 +205,12 @@ def _habits(reading: Reading, findings: list[Finding], sources: list[Source]) ->
                 "mask[:T, :T]: cut it to the length at hand",
                 _line(sources, r"masked_fill|tril|mask"),
             )
+        )
+    if not isinstance(reading.subject, FunctionSubject) and (shared := reading.subject.found.shared) > 1:
+        right = f"a head of its own in every place: nn.ModuleList([Head(…) for _ in range({shared})])"
+        said = f"all {shared} heads are one and the same layer, so that they can only learn one thing"
+        made.append(
+            Mistake("heads:one layer", said, right, _line(constructors(reading.subject.root), r"ModuleList\(.*\]\s*\*"))
         )
     if reading.random and not reading.random.startswith("dropout"):  # then no two runs agree, whatever else is right
         by_name.clear()

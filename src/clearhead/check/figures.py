@@ -41,7 +41,9 @@ ORDINARY = ("square", "other sizes", "Tq < Tk", "one query", "Dv < D", "scale", 
 @check
 def values(reading: Reading) -> Finding:
     """The result, on several sizes, is that of the formula in float64, within what plain PyTorch loses."""
-    name, formula = "values", reading.meant()
+    name, formula, subject = "values", reading.meant(), reading.subject
+    if not isinstance(subject, FunctionSubject) and subject.found.shared > 1:
+        return wrong(name, f"its {subject.found.shared} heads are one and the same layer: what one computes, all do")
     for bench in reading.benches:
         if bench.case.name in ORDINARY or "=False" in bench.case.name:
             error = bench.error(formula)

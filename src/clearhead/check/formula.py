@@ -21,6 +21,7 @@ from clearhead.check.steps import (
     capped,
     grouped,
     hidden,
+    joined,
     no_type_check,
     normalised,
     products,
@@ -61,6 +62,9 @@ class Case:
 _THROUGH_HEADS = INDEX["heads"] + 1  # dimensions that decide q, k and v as heads
 _THROUGH_SCALE = INDEX["scale"] + 1
 _THROUGH_AXIS = INDEX["sinks"] + 1
+_SEES, _ALIGN, _MASK, _MERGE, _RESULT, _OVER = (
+    INDEX[name] for name in ("sees", "align", "mask", "merge", "result", "over")
+)
 
 
 KEPT = 3000  # steps kept at a time; each is a few kB
@@ -76,6 +80,7 @@ class Bench:
         self._scores: dict[Formula, Array] = {}
         self._weights: dict[Formula, Array] = {}
         self._masks: dict[tuple[str, str, str, int, int, int], Array | None] = {}
+        self._empty: dict[tuple[str, str, str, int, int, int], Array | None] = {}
 
     def sizes(self, formula: Formula) -> dict[str, Any]:
         """The sizes by their letters, for scales and for words."""
@@ -92,6 +97,7 @@ class Bench:
         sizes["C"] = self.case.width or group * q.shape[3]
         sizes["C_is"] = "the input" if self.case.width else "all heads together"
         sizes["group"] = group // max(1, hk)
+        sizes["past"], sizes["new"] = self.case.past, q.shape[2]
         return sizes
 
     # q, k and v ---------------------------------------------------------------------------------------------------------
@@ -106,7 +112,7 @@ class Bench:
     def _make_heads(self, formula: Formula) -> tuple[Array, Array, Array]:
         case = self.case
         roles = formula[0]
-        fused, split, rope, unit, over, grouping = formula[1:_THROUGH_HEADS]
+        fused, split, rope, cache, unit, over, grouping = formula[1:_THROUGH_HEADS]
         if case.heads:
             parts = self._split(roles, fused, split)
         else:
@@ -114,8 +120,15 @@ class Bench:
                 raise Refused
             parts = [case.sources[name] for name in roles]
         q, k, v = parts
+        chunks = case.notes.get("chunks", [case.past])
+        if cache.endswith("by place"):
+            if rope == "none":
+                raise Refused
+            k, v = joined(cache, k, v, chunks)
         if rope != "none":
-            q, k, v = rotated(rope, q, k, v, case.past, case.notes.get("chunks", [case.past]))
+            q, k, v = rotated(rope, q, k, v, case.past, chunks)
+        if cache != "in order" and not cache.endswith("by place"):
+            k, v = joined(cache, k, v, chunks)
         if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
             raise Refused
         if unit in ("l2", "rms", "layer", "rms wide", "layer wide"):
@@ -130,9 +143,7 @@ class Bench:
         hq, hk = q.shape[1], k.shape[1]
         if v.shape[1] != hk or hq % hk:
             raise Refused
-        if hk == 1 and grouping != "averaged":
-            grouping = "grouped"
-        return (q, *grouped(grouping, k, v, hq // hk))
+        return grouped(grouping, q, k, v)
 
     def _split(self, roles: str, fused: str, split: str) -> list[Array]:
         case = self.case
@@ -195,12 +206,15 @@ class Bench:
 
     def visible(self, formula: Formula) -> Array | None:
         """Who may see whom, (1 or B, 1 or H, Tq, Tk); None: everyone everything."""
-        q, k, _ = self.heads(formula)
-        sees, align, use = (formula[INDEX[name]] for name in ("sees", "align", "mask"))
-        found = (sees, align, use, q.shape[2], k.shape[2], q.shape[0])
+        found = self._visibility(formula)
         if found not in self._masks:
-            self._masks[found] = self._make_visible(sees, align, use, q.shape[2], k.shape[2])
+            self._masks[found] = self._make_visible(*found[:5])
         return self._masks[found]
+
+    def _visibility(self, formula: Formula) -> tuple[str, str, str, int, int, int]:
+        """All that decides who may see whom."""
+        q, k, _ = self.heads(formula)
+        return formula[_SEES], formula[_ALIGN], formula[_MASK], q.shape[2], k.shape[2], q.shape[0]
 
     def _make_visible(self, sees: str, align: str, use: str, tq: int, tk: int) -> Array | None:
         case = self.case
@@ -247,13 +261,16 @@ class Bench:
 
     def weights(self, formula: Formula) -> Array:
         """What each value is multiplied by, (B, Hq, Tq, Tk): after softmax and whatever comes behind it."""
+        with np.errstate(all="ignore"):
+            return self._kept_weights(formula)
+
+    def _kept_weights(self, formula: Formula) -> Array:
         made = formula[:_THROUGH_AXIS]
         if made not in self._weights:
             if len(self._weights) > KEPT:
                 self._weights.clear()
                 self._scores.clear()
-            with np.errstate(all="ignore"):
-                self._weights[made] = self._make_weights(formula)
+            self._weights[made] = self._make_weights(formula)
         return self._weights[made]
 
     def _make_weights(self, formula: Formula) -> Array:
@@ -311,20 +328,24 @@ class Bench:
     def out(self, formula: Formula) -> Array:
         """What the formula gives, in the shape of the case's target. Raises `Refused` where it has no meaning."""
         with np.errstate(all="ignore"):
-            p = self.weights(formula)
+            p = self._kept_weights(formula)
             q, _, v = self.heads(formula)
-            result = formula[INDEX["result"]]
+            result = formula[_RESULT]
             if result == "weights transposed":
                 if p.shape[-1] != p.shape[-2]:
                     raise Refused
                 p = np.swapaxes(p, -1, -2)
+            if result in ("weights averaged", "weights summed"):
+                if p.shape[1] == 1:
+                    raise Refused
+                p = np.broadcast_to((np.mean if result.endswith("averaged") else np.sum)(p, 1, keepdims=True), p.shape)
             if result == "weights":
                 if p.shape[-1] != v.shape[-1]:
                     raise Refused
                 v = np.eye(v.shape[-1])
             y = p @ v
             y = self._finished(result, y, q, v)
-            over = formula[INDEX["over"]]
+            over = formula[_OVER]
             if over != "tokens":
                 y = np.swapaxes(y, 0 if over == "batch" else 1, 2)
             return self.merged(formula, y)
@@ -355,7 +376,7 @@ class Bench:
         return y
 
     def _finished(self, result: str, y: Array, q: Array, v: Array) -> Array:
-        if result in ("sum", "weights", "weights transposed"):
+        if result == "sum" or result.startswith("weights"):
             return y
         if result == "scaled":
             return y * (1 / math.sqrt(q.shape[-1]))
@@ -425,10 +446,14 @@ class Bench:
         visible = self.visible(formula)
         if visible is None:
             return None
-        empty: Array = np.asarray(~visible.any(-1))
-        if 2 * empty.sum() > empty.size:  # a formula under which hardly anybody sees anything explains nothing
+        found = self._visibility(formula)
+        if found not in self._empty:
+            empty: Array = np.asarray(~visible.any(-1))
+            self._empty[found] = empty if empty.any() else None
+        seen = self._empty[found]
+        if seen is not None and 2 * seen.sum() > seen.size:  # where hardly anybody sees anything, nothing is explained
             raise Refused
-        return empty if empty.any() else None
+        return seen
 
     def error(self, formula: Formula) -> float:
         """max|out − target| as a share of max|target|; infinite where shapes, NaNs or infinities differ.

@@ -106,11 +106,14 @@ class Found:
     others: tuple[str, ...]  # linear layers that are none of these
     base: float | None  # of its rotary positions, where a name says one
     epsilon: float  # what its norms add to a variance
+    shared: int  # how many heads of a list are one and the same; 1 where each is its own
 
 
 def find(root: nn.Module) -> Found:
     """Look through a module."""
-    linear: dict[str, nn.Module] = {path: m for path, m in root.named_modules() if _is_linear(m) and path}
+    shared = max((len(m) for m in root.modules() if isinstance(m, nn.ModuleList) and len({*m}) == 1), default=1)
+    modules = root.named_modules(remove_duplicate=shared == 1)
+    linear: dict[str, nn.Module] = {path: m for path, m in modules if _is_linear(m) and path}
     owned = {id(p) for m in linear.values() for p in m.parameters(recurse=False)}
     bare = {path: p for path, p in root.named_parameters() if id(p) not in owned and p.ndim in (2, 3)}
     places: dict[str, list[str]] = {}
@@ -150,6 +153,7 @@ def find(root: nn.Module) -> Found:
         tuple(path for path in linear if path != outer and all(path not in paths for paths in used)),
         _base(root),
         _epsilon(root),
+        shared,
     )
 
 

@@ -207,8 +207,42 @@ def _closing(text: str, start: int) -> int:
     return len(text)
 
 
-def _heads(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+def _heads(text: str, option: str, whole: str) -> Iterator[str]:
+    if "tiled" not in option:
+        yield from _own_head(text, whole)
+        return
     yield re.sub(r"\.repeat\(1,\s*([^,()]+),\s*1,\s*1\)", r".repeat_interleave(\1, dim=1)", text)
+
+
+def _own_head(text: str, whole: str) -> Iterator[str]:
+    """The line with a head's index where one head was taken for all, or with all heads."""
+    loop = re.search(r"for (\w+)(?:, \w+)? in (?:range|enumerate)\(", whole)
+    if loop:
+        yield re.sub(r"(\[(?:(?::|\.\.\.),\s*)?)-?[01]((?:,[^\[\]]*)?\])", rf"\1{loop[1]}\2", text)
+        for one in re.finditer(r"(\[(?:(?::|\.\.\.),\s*)?)-?[01]((?:,[^\[\]]*)?\])", text):
+            yield f"{text[: one.start()]}{one[1]}{loop[1]}{one[2]}{text[one.end() :]}"
+    cut = r"\[(?::|\.\.\.),\s*(?:0?:1|-1:)(?:,\s*:)*\]|\.(?:mean|sum)\((?:dim=|axis=)?1, keepdims?=True\)"
+    yield re.sub(cut, "", text)
+    for one in re.finditer(cut, text):
+        yield text[: one.start()] + text[one.end() :]
+    for found in re.finditer(r"(['\"])([a-zA-Z]+),\s*([a-zA-Z]+)\s*->\s*([a-zA-Z]+)\1", text):
+        for n in (2, 3):  # a letter that stands in one operand alone is summed over
+            for letter in found[n]:
+                place = found[n].index(letter)
+                if letter not in found[5 - n] + found[4] and place < len(found[4]):
+                    yield text[: found.start(n)] + found[n].replace(letter, found[4][place]) + text[found.end(n) :]
+
+
+def _cache(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+    """The two that are joined, the other way round."""
+    found = re.search(r"\b(?:cat|concat|concatenate)\(([\[(])", text)
+    if found:
+        end = _closing(text, found.end())
+        inside = _arguments(text[found.end() : end])
+        if len(inside) == 2:
+            yield f"{text[: found.end()]}{inside[1]}, {inside[0]}{text[end:]}"
+        elif len(inside) == 3:
+            yield f"{text[: found.end()]}{inside[0]}, {inside[1]}{text[end:]}"
 
 
 def _merge(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
@@ -223,6 +257,7 @@ def _split(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
 
 
 _WAYS: dict[str, Callable[[str, str, str], Any]] = {
-    "scale": _scale, "axis": _axis, "hide": _hide, "sees": _sees, "heads": _heads, "merge": _merge, "split": _split,
-    "unit": _unit, "result": _result, "overflow": _overflow, "precision": _precision, "calls": _calls, "empty": _empty,
+    "scale": _scale, "axis": _axis, "hide": _hide, "sees": _sees, "heads": _heads, "cache": _cache, "merge": _merge,
+    "split": _split, "unit": _unit, "result": _result, "overflow": _overflow, "precision": _precision, "calls": _calls,
+    "empty": _empty,
 }  # fmt: skip

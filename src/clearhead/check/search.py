@@ -54,7 +54,7 @@ class Search:
     forbidden: frozenset[tuple[str, str]] = frozenset()
     forgiven: frozenset[tuple[str, str]] = frozenset()
     dimensions: frozenset[str] = frozenset(INDEX)  # those that can differ for this kind of candidate
-    tries: int = 50_000  # formulas; no clock, so that the answer is the same on a busy machine
+    tries: int = 60_000  # formulas; no clock, so that the answer is the same on a busy machine
     bases: tuple[str, ...] = ()  # of rotary positions, besides the usual ones
 
     def __post_init__(self) -> None:
@@ -313,6 +313,7 @@ class Search:
         yield found, len(one)
         for dimension in ("scale", "hide"):
             yield self._fitted(bench, starts, dimension, wanted), 60 * len(starts)
+        options = [(n, name) for n, name in options if not DIMENSIONS[n].option(name).alone]
         pairs = [(a, b) for a, b in itertools.combinations(options, 2) if a[0] != b[0]]
         two, found = level((with_option(with_option(s, *a), *b) for s in starts for a, b in pairs), tries)
         yield found, len(two)
@@ -378,6 +379,8 @@ def matters(dimension: str, bench: Bench) -> bool:
         return case.mask is not None
     if dimension == "cap":
         return case.softcap is not None
+    if dimension == "cache":
+        return case.past > 0
     return case.sinks is not None if dimension == "sinks" else True
 
 

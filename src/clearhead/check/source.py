@@ -58,6 +58,16 @@ def source_of(candidate: Any) -> list[Source]:
     return found
 
 
+def constructors(root: nn.Module) -> list[Source]:
+    """How the parts of a module are made."""
+    made = (
+        _read(kind.__init__, kind)
+        for kind in dict.fromkeys(type(m) for m in root.modules())
+        if "torch." not in kind.__module__
+    )
+    return [source for source in made if source is not None]
+
+
 def _read(target: Any, owner: type | None = None) -> Source | None:
     try:
         target = inspect.unwrap(target)
@@ -193,7 +203,13 @@ def _places(source: Source, dimension: str, option: str) -> Iterator[tuple[int, 
         yield from _calls(tree, "tril", "triu", "tri", "softmax")
         yield from _scores(source)
     elif dimension == "heads":
+        if "tiled" not in option:
+            yield from _matching(source, r"\[(:,\s*|\.\.\.,\s*)?-?[01]?:?-?[01]\b|\[h\b|\.(mean|sum)\(|einsum")
         yield from _matching(source, r"\.repeat\(|\btile\(|repeat_interleave|expand\(|\.repeat\b|%|//")
+        yield from _scores(source)
+    elif dimension == "cache":
+        yield from _matching(source, r"\b(cat|concat|concatenate|stack|append|insert)\(")
+        yield from _matching(source, r"cache|past|memory|state")
     elif dimension == "split":
         yield from _matching(source, r"\.(view|reshape)\(|rearrange")
     elif dimension == "merge":

@@ -86,7 +86,7 @@ def meant_options(reading: Reading) -> dict[str, Any]:
     return found
 
 
-def search_for(reading: Reading, benches: list[Bench], tries: int = 50_000) -> Search:
+def search_for(reading: Reading, benches: list[Bench], tries: int = 60_000) -> Search:
     """The search over these cases, with what is a mistake for this candidate and what is not."""
     subject, options = reading.subject, reading.options
     forbidden: set[tuple[str, str]] = set()
@@ -104,7 +104,7 @@ def search_for(reading: Reading, benches: list[Bench], tries: int = 50_000) -> S
     }  # fmt: skip
     if isinstance(subject, ModuleSubject):
         forgiven |= {("roles", "kqv")}
-        dimensions |= {"split", "rope", "merge", "output", "bias"}
+        dimensions |= {"split", "rope", "merge", "output", "bias", "cache"}
         if "qkv" in subject.found.sources:
             forgiven |= {("roles", name) for name in ("qvk", "vkq", "vqk", "kvq")}
             dimensions |= {"fused"}

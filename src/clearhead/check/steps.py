@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, TypeVar
 
@@ -231,36 +232,57 @@ def unfused(x: Array, hq: int, hk: int, fused: str) -> dict[str, Array]:
 
 
 @no_type_check
-def grouped(grouping: str, k: Array, v: Array, group: int) -> tuple[Array, Array]:
-    """Keys and values repeated for the query heads that read them."""
+def grouped(grouping: str, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+    """Queries, and the keys and values that they read, (B, Hq, T, ·) each, by an option of `heads`."""
+    group = q.shape[1] // k.shape[1]
+    which, _, how = SHORT.get(grouping, grouping).rpartition("-")
+    if which and all(t.shape[1] == 1 for t, letter in ((q, "q"), (k, "k"), (v, "v")) if letter in which):
+        raise Refused  # one head is the first, the last and the mean
 
-    def blocks(t: Array) -> Array:
-        return np.repeat(t, group, axis=1) if group > 1 else t
+    def read(t: Array, letter: str) -> Array:
+        times = 1 if letter == "q" else group
+        if letter in which:
+            if how == "tiled":
+                return np.tile(t, (1, times, 1, 1))
+            t = _of_heads(how, t)
+        return np.repeat(t, times, axis=1) if times > 1 else t
 
-    def tiles(t: Array) -> Array:
-        return np.tile(t, (1, group, 1, 1))
+    return read(q, "q"), read(k, "k"), read(v, "v")
 
-    def every(t: Array) -> Array:
-        """One head (B, 1, T, ·) for all query heads."""
-        return np.broadcast_to(t, (t.shape[0], k.shape[1] * group, *t.shape[2:]))
 
-    if grouping == "grouped":
-        return blocks(k), blocks(v)
-    if grouping == "tiled":
-        return tiles(k), tiles(v)
-    if grouping == "v-tiled":
-        return blocks(k), tiles(v)
-    if grouping == "k-tiled":
-        return tiles(k), blocks(v)
-    if grouping == "first":
-        return every(k[:, :1]), every(v[:, :1])
-    if grouping == "v-first":
-        return blocks(k), every(v[:, :1])
-    if grouping == "reversed":
-        return blocks(k[:, ::-1]), blocks(v[:, ::-1])
-    if grouping == "next":
-        return blocks(np.roll(k, -1, axis=1)), blocks(np.roll(v, -1, axis=1))
-    return every(k.mean(1, keepdims=True)), every(v.mean(1, keepdims=True))
+SHORT = {name: f"kv-{name}" for name in ("tiled", "first", "last", "next", "reversed", "averaged", "summed")}
+
+
+@no_type_check
+def _of_heads(how: str, t: Array) -> Array:
+    """Heads (B, H, T, ·) with the wrong one in the place of each."""
+    if how == "reversed":
+        return t[:, ::-1]
+    if how == "next":
+        return np.roll(t, -1, axis=1)
+    one = {
+        "first": lambda: t[:, :1], "last": lambda: t[:, -1:], "averaged": lambda: t.mean(1, keepdims=True),
+        "summed": lambda: t.sum(1, keepdims=True),
+    }[how]()  # fmt: skip
+    return np.broadcast_to(one, t.shape)
+
+
+@no_type_check
+def joined(cache: str, k: Array, v: Array, chunks: list[int]) -> tuple[Array, Array]:
+    """Keys and values, in their order, as an option of `cache` joins them; `chunks`: how many were cached each time."""
+    if not 0 < sum(chunks) < k.shape[2] or k.shape[2] != v.shape[2]:
+        raise Refused
+    ends = np.cumsum([0, *chunks, k.shape[2] - sum(chunks)])
+    parts = [np.arange(a, b) for a, b in itertools.pairwise(ends)]
+    straight = np.arange(k.shape[2])
+    at = {
+        "new first": np.concatenate(parts[::-1]),
+        "new twice": np.concatenate([parts[0], *(part for part in parts[1:] for _ in range(2))]),
+        "new twice now": np.concatenate([straight, parts[-1]]),
+        "last chunk": np.concatenate(parts[-2:]),
+        "last token": straight[sum(chunks) - 1 :],
+    }[cache.removeprefix("k-").removeprefix("v-").removesuffix(" by place")]
+    return k[:, :, straight if cache.startswith("v-") else at], v[:, :, straight if cache.startswith("k-") else at]
 
 
 @no_type_check
@@ -270,7 +292,7 @@ def rotated(rope: str, q: Array, k: Array, v: Array, past: int, chunks: list[int
     layout, _, fault = word.partition("-")
     if q.shape[-1] % 2 or k.shape[-1] != q.shape[-1]:
         raise Refused
-    if fault in ("q-from-0", "chunk-from-0") and not past:
+    if fault in ("q-from-0", "chunk-from-0", "again") and not past:
         raise Refused
     if fault.startswith("first-"):
         turned = q.shape[-1] // (2 if fault == "first-half" else 4)
@@ -286,6 +308,8 @@ def rotated(rope: str, q: Array, k: Array, v: Array, past: int, chunks: list[int
     elif fault == "chunk-from-0":
         at_q = at_q - behind
         at_k = np.concatenate([_positions(chunks), np.arange(k.shape[2] - behind)])
+    elif fault == "again":  # a place is turned as often as it went through
+        at_k = at_k * np.repeat(np.arange(len(chunks) + 1, 0, -1), [*chunks, k.shape[2] - behind])
     elif fault == "q-one-late":
         at_q = at_q + 1
     elif fault == "q-backwards":

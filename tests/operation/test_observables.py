@@ -98,21 +98,26 @@ def test_ties_go_to_the_smaller_key(impl: str) -> None:
         assert wide.top_keys[0, 0, -1].tolist() == [T - 2]
 
 
-@pytest.mark.parametrize("impl", ["tiled", "reference"])
-def test_ties_for_the_last_place_go_to_the_smaller_key_wherever_the_others_stand(impl: str) -> None:
+@pytest.mark.parametrize("k", [6, 11])
+@pytest.mark.parametrize(
+    ("impl", "T", "among"),  # equal logits have equal weights on `cpu` where they are in the same 128 keys
+    [("cpu", 20, 20), ("cpu", 128, 128), ("cpu", 1000, 128), ("tiled", 1000, 1000), ("reference", 1000, 1000)],
+)
+def test_ties_go_to_the_smaller_key_wherever_the_others_stand(impl: str, T: int, among: int, k: int) -> None:
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
-        logits = torch.zeros(1000)
-        places = torch.randperm(1000, generator=generator)[:12]
-        logits[places] = torch.tensor(
-            [9.0, 8, 7, 6, 5, 5, 4, 3, 3, 3, 3, 3]
-        )  # five compete for the last place of eight
-        keys = torch.zeros(1, 1, 1000, 4)
+        logits = torch.zeros(T)
+        equal = torch.randperm(among, generator=generator)[:9]
+        others = torch.randperm(T, generator=generator)
+        # Two compete for the sixth place, five for the last of eleven.
+        logits[others[~torch.isin(others, equal)][:8]] = torch.tensor([9.0, 7, 6, 4, 2.5, 2, 1.5, 1])
+        logits[equal] = torch.tensor([8.0, 8, 5, 5, 3, 3, 3, 3, 3])
+        keys = torch.zeros(1, 1, T, 4)
         keys[0, 0, :, 0] = logits
-        query = torch.zeros(1, 1, 1, 4)
+        query = torch.zeros(1, 1, 40, 4)  # more queries than `cpu` decodes with
         query[..., 0] = 1.0
-        seen = observe(query, keys, keys, scale=1.0, impl=impl, observables=Observables(top_k=8))
-        assert seen.top_keys[0, 0, 0].tolist() == logits.sort(descending=True, stable=True).indices[:8].tolist()
+        seen = observe(query, keys, keys, scale=1.0, impl=impl, observables=Observables(top_k=k))
+        assert seen.top_keys[0, 0, 0].tolist() == logits.sort(descending=True, stable=True).indices[:k].tolist()
 
 
 @pytest.mark.parametrize("impl", ["cpu", "tiled"])

@@ -121,13 +121,20 @@ def begin_best(k, best, best_keys):
 
 @compiled
 def sink(x, key, k, best, best_keys):
-    """Put a weight and its key where they belong among the k largest, in every lane; among equal ones, last."""
-    for r in range(k):
-        held, held_key = load(best, r * LANES), load_int(best_keys, r * LANES)
-        higher = x > held
-        store(best, r * LANES, where(higher, x, held))
-        store(best_keys, r * LANES, where(higher, key, held_key))
-        x, key = where(higher, held, x), where(higher, held_key, key)
+    """Put a weight and its key where they belong among the k largest, in every lane; among equal ones, last.
+
+    Every place decides by itself, from below: it keeps what it holds, takes what is above it, or takes what is new.
+    """
+    held, held_key = load(best, (k - 1) * LANES), load_int(best_keys, (k - 1) * LANES)
+    higher = x > held
+    for r in range(k - 1, 0, -1):
+        above, above_key = load(best, (r - 1) * LANES), load_int(best_keys, (r - 1) * LANES)
+        passes = x > above
+        store(best, r * LANES, where(higher, where(passes, above, x), held))
+        store(best_keys, r * LANES, where(higher, where(passes, above_key, key), held_key))
+        held, held_key, higher = above, above_key, passes
+    store(best, 0, where(higher, x, held))
+    store(best_keys, 0, where(higher, key, held_key))
 
 
 @compiled

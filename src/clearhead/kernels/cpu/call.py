@@ -55,9 +55,10 @@ BIAS_DTYPE, SLOPES, SINKS, OFFSET = (_one() for _ in range(4))
 SCALE, SOFTCAP = _one(), _one()  # float64 bits; no softcap is 0.0
 # How the work is cut, and the scratch memory of each worker.
 TASKS, NEXT_TICKET, TICKETS, STRIPS_A_TASK, PARTS, SCRATCH, SCRATCH_SIZE = (_one() for _ in range(7))
+FINISHED = _one()  # int64 of each head, 0 at first: how many of its parts are done, where they are to be merged
 DECODED, CHUNK, DIRTY = _one(), _one(), _one()  # decoding: room for chunks, keys of one, whether a NaN came out
 # What is observed, if anything is.
-OBSERVING, MERGING = _one(), _one()
+OBSERVING = _one()
 K, TOP_KEYS, TOP_WEIGHTS, MAX_LOGIT, ENTROPY, VISIBLE = (_one() for _ in range(6))
 SELF, PREVIOUS, FIRST, DISTANCE, SAME, AFTER_SAME, TOKENS, TOKENS_B = (_one() for _ in range(8))
 POSITION, TOKENS_N, FIRST_KEY, SQUARES, HISTOGRAM, BINS = (_one() for _ in range(6))
@@ -96,6 +97,10 @@ class Builder:
         """Where a contiguous tensor or array begins."""
         self.held.append(x)
         self.numbers[place] = x.data_ptr() if isinstance(x, Tensor) else x.buffer_info()[0]
+
+    def counters(self, place: int, count: int) -> None:
+        """So many counters that begin at 0."""
+        self.address(place, array("q", bytes(8 * count)))
 
     def labels(self, place: int, step: int, x: Tensor) -> None:
         """Where a contiguous (B or 1, T) tensor begins, and its step from sample to sample, 0 where all share one."""

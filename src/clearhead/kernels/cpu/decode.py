@@ -22,7 +22,7 @@ from clearhead.kernels.cpu.logits import HIDDEN
 from clearhead.kernels.cpu.machine import BLOCK
 from clearhead.kernels.cpu.powers import LN_2, LOG2_E, exp2, log2, tanh
 from clearhead.kernels.cpu.rows import BFLOAT16, FLOAT16, FLOAT32, number, read_row, write_row
-from clearhead.kernels.cpu.tasks import handed_out
+from clearhead.kernels.cpu.tasks import handed_out, was_last
 from clearhead.kernels.cpu.tile import product, row_of, vectors_a_line
 from clearhead.kernels.cpu.vector import (
     I64,
@@ -353,13 +353,11 @@ def merge_chunks(c, head, scratch):
 
 @compiled
 def task(c, ticket, scratch):
-    """A chunk of the keys of a head; or, afterwards, a head whose chunks are to be merged."""
-    if c[at.MERGING] != 0:
-        merge_chunks(c, ticket, scratch)
-        return
-    attend_chunk(c, ticket // c[at.PARTS], ticket % c[at.PARTS], scratch)
-    if c[at.PARTS] == 1:
-        merge_chunks(c, ticket, scratch)
+    """A chunk of the keys of a head; after the last of them, their merger."""
+    head = ticket // c[at.PARTS]
+    attend_chunk(c, head, ticket % c[at.PARTS], scratch)
+    if was_last(c, head):
+        merge_chunks(c, head, scratch)
 
 
 work = handed_out(task)

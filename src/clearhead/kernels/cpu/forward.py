@@ -27,7 +27,7 @@ from clearhead.kernels.cpu.per_query import finish_rows
 from clearhead.kernels.cpu.powers import LN_2, LOG2_E, exp2, log2
 from clearhead.kernels.cpu.rows import FLOAT32, all_finite, lay, lift, number, read_row, write_row
 from clearhead.kernels.cpu.strip import rounded_up
-from clearhead.kernels.cpu.tasks import handed_out
+from clearhead.kernels.cpu.tasks import handed_out, was_last
 from clearhead.kernels.cpu.tile import ROWS, product
 from clearhead.kernels.cpu.vector import (
     ALL_LANES,
@@ -395,12 +395,11 @@ def attend_part(c, b, h, part, scratch):
 
 @compiled
 def task(c, ticket, scratch):
-    """A part of a head, the last rows, which see most, first; or, afterwards, a head whose parts are to be merged."""
-    if c[at.MERGING] != 0:
-        merge_head(c, ticket, scratch)
-        return
+    """A part of a head, the last rows, which see most, first."""
     head, part = ticket // c[at.PARTS], c[at.PARTS] - 1 - ticket % c[at.PARTS]
     attend_part(c, head // c[at.HQ], head % c[at.HQ], part, scratch)
+    if c[at.FINISHED] != 0 and was_last(c, head):
+        merge_head(c, head, scratch)
 
 
 work = handed_out(task)

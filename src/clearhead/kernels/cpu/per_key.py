@@ -96,14 +96,13 @@ def add_viewers(w, kept, first, last, target):
 def add_map(c, w, maxima, run_sums, factor, first, last, j0, sums, highest):
     """Sum and maximum of the weights in each column of the map, every lane by itself."""
     bounds, cell_of_key = floats_at(c[at.MAP_COLUMN_BOUNDS]), ints_at(c[at.MAP_COLUMN])
-    n = first
+    n, cell = first, int64(cell_of_key[j0 + first])
     while n < last:
-        cell = int64(cell_of_key[j0 + n])
         end = min(int64(bounds[cell + 1]) - j0, last)
         store(sums, cell * LANES, fma(sum_keys(w, run_sums, n, end), factor, load(sums, cell * LANES)))
         high = largest_of_keys(w, maxima, n, end) * factor
         store(highest, cell * LANES, larger(high, load(highest, cell * LANES)))
-        n = end
+        n, cell = end, cell + 1
 
 
 @compiled

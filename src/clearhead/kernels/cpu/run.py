@@ -159,7 +159,7 @@ def _few_queries(p: Problem) -> bool:
 
 
 def _decode(p: Problem, call: Builder) -> bool:
-    """Few queries: chunks of keys, then their merger. False where NaN came out, which a strip can keep to its own queries."""
+    """Few queries, in chunks of keys that are merged. False where NaN came out, which a strip can keep to its own queries."""
     B, Hk, Tk, Dv = p.value.shape
     rows = p.groups * p.query.shape[2]
     together = rows if rows <= 2 else -(-rows // 4) * 4
@@ -170,11 +170,9 @@ def _decode(p: Problem, call: Builder) -> bool:
     call.put(at.PARTS, parts)
     lanes, width = shape().lanes, shape().width
     floats = together * (p.query.shape[3] + 2 * BLOCK + width + lanes) + width + Dv
+    call.counters(at.FINISHED, B * Hk)
     threads.run("decode", call, floats, B * Hk * parts)
-    if parts > 1:
-        call.put(at.MERGING, 1)
-        threads.run("decode", call, floats, B * Hk)
-        call.put(at.MERGING, 0)
+    call.put(at.FINISHED, 0)
     return not call.numbers[at.DIRTY]
 
 
@@ -242,10 +240,9 @@ def observe(problem: Problem, measuring: Measuring) -> tuple[Tensor, dict[str, T
         search = 2 + 2 * m.want.top_k + 2 * (RUN * m.want.top_k + 16) + longest // RUN + 1
         work = 4 * call.numbers[at.MAP_COLUMNS] + max(search, 2 * m.groups * m.want.group_top_k)
         floats = _scratch(p, together) + together * watched + (SINGLE + m.groups + m.bins + work) * lanes
-        threads.run("forward", call, floats, B * Hq * parts)
         if call.numbers[at.RECEIVED] or call.numbers[at.WEIGHTED] or m.want.map:
-            call.put(at.MERGING, 1)
-            threads.run("forward", call, floats, B * Hq)
+            call.counters(at.FINISHED, B * Hq)
+        threads.run("forward", call, floats, B * Hq * parts)
     if "visible" in found:
         found["visible"] = found["visible"].to(torch.int64)
     else:  # in front, as every implementation names it

@@ -374,10 +374,13 @@ def float_from_bits(typing, x):
 
 @intrinsic
 def take_ticket(typing, counter):
-    """The number at the pointer, which is one higher from then on; every caller, on any thread, gets its own."""
+    """The number at the pointer, which is one higher from then on; every caller, on any thread, gets its own.
+
+    What a thread wrote before is there for whoever gets a later number.
+    """
 
     def emit(context, builder, sig, args):
-        return builder.atomic_rmw("add", args[0], I64(1), "monotonic")
+        return builder.atomic_rmw("add", args[0], I64(1), "acq_rel")
 
     return types.int64(counter), emit
 

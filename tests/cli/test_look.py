@@ -23,25 +23,6 @@ def run(*words: str, cwd=None, **environment: str) -> subprocess.CompletedProces
     )
 
 
-def in_process(*words: str, capsys, monkeypatch) -> tuple[int, str, str]:
-    """The same without paying for a new process: exit code, stdout, stderr."""
-    from clearhead.cli import main
-
-    monkeypatch.setattr(sys, "argv", ["clearhead", *words])
-    code = 0
-    try:
-        main()
-    except SystemExit as stopped:
-        code = int(stopped.code or 0)
-    out = capsys.readouterr()
-    return code, out.out, out.err
-
-
-@pytest.fixture
-def clearhead(capsys, monkeypatch):
-    return lambda *words: in_process(*words, capsys=capsys, monkeypatch=monkeypatch)
-
-
 @pytest.mark.tiny
 def test_help_and_version_answer_without_torch():
     program = (

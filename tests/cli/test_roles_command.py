@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,16 +12,9 @@ from clearhead.models import load
 from clearhead.viewer import ask
 
 
-def run(*words, cwd=None):
-    done = subprocess.run(
-        [sys.executable, "-m", "clearhead", *words], capture_output=True, text=True, check=False, cwd=cwd
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
 @pytest.mark.tiny
-def test_roles_of_the_builtin_model_stand_beside_their_error_and_null():
-    code, out, err = run("roles", "--seeds", "2")
+def test_roles_of_the_builtin_model_stand_beside_their_error_and_null(clearhead):
+    code, out, err = clearhead("roles", "--seeds", "2")
     assert (code, err.count("\n")) == (0, 1)
     assert "builtin: 24 heads in 4 layers" in out
     row = next(line for line in out.splitlines() if line.startswith("L1H3"))
@@ -32,8 +23,10 @@ def test_roles_of_the_builtin_model_stand_beside_their_error_and_null():
     assert "± its standard error" in out
 
 
-def test_json_holds_every_role_of_every_head():
-    code, out, _ = run("roles", "builtin", "--seeds", "2", "--period", "10", "--text", "To be, or not to be", "--json")
+def test_json_holds_every_role_of_every_head(clearhead):
+    code, out, _ = clearhead(
+        "roles", "builtin", "--seeds", "2", "--period", "10", "--text", "To be, or not to be", "--json"
+    )
     found = json.loads(out)
     assert (code, found["schema"], found["seeds"], found["period"], len(found["heads"])) == (0, 1, 2, 10, 24)
     head = next(h for h in found["heads"] if h["head"] == "L1H3")
@@ -54,17 +47,18 @@ def test_json_holds_every_role_of_every_head():
         (("--seeds", "1"), "--seeds"),
     ],
 )
-def test_bad_input_is_one_line(words, text):
-    code, out, err = run("roles", *words)
+def test_bad_input_is_one_line(clearhead, words, text):
+    code, out, err = clearhead("roles", *words)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert text in err
 
 
-def test_a_question_says_what_its_answer_takes_from_each_document(tmp_path):
-    (tmp_path / "a.txt").write_text("The king is dead.", "utf-8")
-    (tmp_path / "b.txt").write_text("The queen lives <|start|>.", "utf-8")
+def test_a_question_says_what_its_answer_takes_from_each_document(clearhead, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("The king is dead.", "utf-8")
+    Path("b.txt").write_text("The queen lives <|start|>.", "utf-8")
     words = ("look", "--document", "a.txt", "--document", "b.txt", "--question", "Who lives?", "--continue", "5")
-    code, out, err = run(*words, "--json", cwd=tmp_path)
+    code, out, err = clearhead(*words, "--json")
     found = json.loads(out)
     assert (code, err) == (0, "")
     assert found["groups"] == ["a.txt", "b.txt", "first token", "question", "answer"]
@@ -88,11 +82,11 @@ def test_a_question_says_what_its_answer_takes_from_each_document(tmp_path):
     shown = ["".join(t["piece"] for t in found["tokens"][d["first"] : d["end"]]) for d in found["documents"]]
     assert shown == ["The·king·is·dead.↵↵", "The·queen·lives·<|start|>.↵↵"]
     assert sum(t["id"] == 0 for t in found["tokens"]) == 1  # what spells a special token stayed text
-    code, out, _ = run(*words, "--html", "page.html", cwd=tmp_path)
+    code, out, _ = clearhead(*words, "--html", "page.html")
     assert code == 0
     assert "most look-ups" in out
     assert "uniform  looked up  by chance" in out
-    assert (tmp_path / "page.html").stat().st_size > 50_000
+    assert Path("page.html").stat().st_size > 50_000
 
 
 @pytest.mark.parametrize(
@@ -114,10 +108,11 @@ def test_a_question_says_what_its_answer_takes_from_each_document(tmp_path):
         (("--document", "long.txt", "--question", "who?"), "documents and question are 10"),
     ],
 )
-def test_a_question_that_cannot_be_asked_is_one_line(tmp_path, words, text):
-    (tmp_path / "a.txt").write_text("The king is dead.", "utf-8")
-    (tmp_path / "long.txt").write_text("king " * 1000, "utf-8")
-    code, out, err = run("look", *words, cwd=tmp_path)
+def test_a_question_that_cannot_be_asked_is_one_line(clearhead, tmp_path, monkeypatch, words, text):
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("The king is dead.", "utf-8")
+    Path("long.txt").write_text("king " * 1000, "utf-8")
+    code, out, err = clearhead("look", *words)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert text in err
 

@@ -13,7 +13,6 @@ import sys
 import time
 
 import pytest
-from test_look import in_process
 
 from clearhead.cli.serving import read
 from clearhead.errors import InputError
@@ -28,11 +27,6 @@ def trace(tmp_path_factory):
     planted_view(twice(6)).trace.save(path)
     assert isinstance(Trace.load(path), Trace)
     return path
-
-
-@pytest.fixture
-def clearhead(capsys, monkeypatch):
-    return lambda *words: in_process(*words, capsys=capsys, monkeypatch=monkeypatch)
 
 
 def serving(*words: str, cwd=None) -> tuple[subprocess.Popen, str]:

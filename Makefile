@@ -25,8 +25,8 @@ format: .venv/dev
 types: .venv/dev
 	$(BIN)/mypy
 
-unit: .venv/dev
-	$(BIN)/python -m pytest
+unit: .venv/dev ## every test, whole files at a time on every core; pytest alone runs them in one process
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 bench: .venv/user ## speed and memory against PyTorch's own attention, on this machine
 	$(BIN)/clearhead bench --quick

@@ -48,14 +48,14 @@ def visible(text: str) -> str:
     >>> visible(" a\\n") + visible("\\u202e")
     '·a↵‹U+202E›'
     """
+    return "".join(map(_shown, text))
 
-    def shown(c: str) -> str:
-        if c in VISIBLE:
-            return VISIBLE[c]
-        # Control, format (direction marks among them), unassigned, private, and separators that are not a plain space.
-        return f"‹U+{ord(c):04X}›" if unicodedata.category(c) in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp") else c
 
-    return "".join(map(shown, text))
+def _shown(c: str) -> str:
+    if c in VISIBLE:
+        return VISIBLE[c]
+    # Control, format (direction marks among them), unassigned, private, and separators that are not a plain space.
+    return f"‹U+{ord(c):04X}›" if unicodedata.category(c) in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp") else c
 
 
 def readable(text: str) -> str:

@@ -18,7 +18,7 @@ FLAGS = (
     "--disable-component-update", "--disable-sync", "--remote-debugging-port=0", "--remote-allow-origins=*",
     "--window-size=1400,1000",
 )  # fmt: skip
-PATIENCE = float(os.environ.get("CLEARHEAD_PATIENCE", "60"))  # seconds; a busy machine starts a browser slowly
+PATIENCE = float(os.environ.get("CLEARHEAD_PATIENCE", "180"))  # seconds; a busy machine starts a browser slowly
 
 
 class Chromium:

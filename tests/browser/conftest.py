@@ -7,7 +7,7 @@ import pytest
 from views import kept_shown
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def chrome(tmp_path_factory):
     from chromium import Chromium
 
@@ -16,6 +16,6 @@ def chrome(tmp_path_factory):
     started.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def shown():
     return kept_shown()

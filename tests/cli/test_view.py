@@ -44,14 +44,14 @@ def serving(*words: str, cwd=None) -> tuple[subprocess.Popen, str]:
 
 def ended(process: subprocess.Popen) -> tuple[str, int]:
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     return err, process.returncode
 
 
 def asked(address: str, path: str, body: bytes | None = None, **headers: str) -> dict:
     host = address.partition("//")[2].partition("/")[0]
-    for _ in range(500):
-        with contextlib.closing(http.client.HTTPConnection(host, timeout=30)) as connection:
+    for _ in range(5000):
+        with contextlib.closing(http.client.HTTPConnection(host, timeout=120)) as connection:
             try:
                 connection.request("POST" if body else "GET", path, body, headers)
             except ConnectionRefusedError:

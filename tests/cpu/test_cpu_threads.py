@@ -79,7 +79,7 @@ def test_many_python_threads_at_once_each_get_their_own_results() -> None:
     def hammer(n: int) -> None:
         torch.set_num_threads(2)
         tensors, given, wanted = jobs[n]
-        while time.monotonic() < end and not wrong:
+        while (time.monotonic() < end or not rounds[n]) and not wrong:
             names = differing(everything(tensors, given), wanted)
             rounds[n] += 1
             if names:
@@ -89,7 +89,7 @@ def test_many_python_threads_at_once_each_get_their_own_results() -> None:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(timeout=HAMMER + 120)
+        worker.join(timeout=HAMMER + 300)
     assert not any(worker.is_alive() for worker in workers), "a thread hangs"
     assert not wrong
     assert min(rounds) >= 1
@@ -122,7 +122,7 @@ FORKED = """
     before = call()
     child = os.fork()
     if child == 0:
-        signal.alarm(20)  # a child that waits for threads that do not exist waits for ever
+        signal.alarm(120)  # a child that waits for threads that do not exist waits for ever
         os._exit(0 if all(torch.equal(a, b) for a, b in zip(call(), before)) else 3)
     _, status = os.waitpid(child, 0)
     again = all(torch.equal(a, b) for a, b in zip(call(), before))
@@ -132,6 +132,6 @@ FORKED = """
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_child_computes_the_same_and_does_not_hang() -> None:
-    done = finished(FORKED, timeout=60)
+    done = finished(FORKED, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["0", "True"]

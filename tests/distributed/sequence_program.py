@@ -217,7 +217,7 @@ def compare(case: Case, alone: Any, mesh: Any, scheme: str, placement: str) -> D
 
 
 def main() -> None:
-    mesh = distributed.start(timeout=60)
+    mesh = distributed.start(timeout=240)
     torch.set_num_threads(1)
     found = {}
     for name in CASES if mesh.size() < 4 else FOUR:

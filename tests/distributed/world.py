@@ -36,7 +36,7 @@ def start(program: str, ranks: int, folder: Path, *words: str, **environment: st
     return running
 
 
-def finish(running: list[subprocess.Popen[str]], folder: Path, timeout: float = 120) -> list[Any]:
+def finish(running: list[subprocess.Popen[str]], folder: Path, timeout: float = 300) -> list[Any]:
     """Wait for every rank; what each found. Fails with what they wrote on stderr; ends all that are left."""
     try:
         codes = [process.wait(timeout) for process in running]

@@ -8,7 +8,7 @@ import sys
 import pexpect
 import pyte
 
-PATIENCE = 60  # seconds; a busy machine starts torch slowly
+PATIENCE = 180  # seconds; a busy machine starts torch slowly
 
 
 class Terminal:

@@ -40,7 +40,7 @@ def test_it_runs_and_its_numbers_are_those_of_the_pages(made, tmp_path, monkeypa
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Jupyter's own sockets
-        nbclient.NotebookClient(made, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+        nbclient.NotebookClient(made, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     results = [
         (cell.source, cell.outputs[0]["data"]["text/plain"])
         for cell in made.cells

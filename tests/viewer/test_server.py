@@ -45,7 +45,7 @@ def _double(given):
 
 def ask(server, path: str, *, method: str = "GET", body: bytes | None = None, key: bool = True, **headers: str):
     """Status, headers and body of one answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     given = {"Authorization": f"Clearhead {server.key}"} if key else {}
     given |= {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, body, given)
@@ -270,7 +270,7 @@ def test_only_this_machine_can_reach_it(server):
 def _answers(port: int) -> bytes:
     """What / answers, once there is somebody to answer."""
     for _ in range(500):
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
             try:
                 connection.request("GET", "/")
             except ConnectionRefusedError:
@@ -295,7 +295,7 @@ def test_ctrl_c_ends_it_cleanly():
     port = int(address.split(":")[2].split("/")[0])
     assert _answers(port)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     assert (out, err, process.returncode) == ("stopped\n", "", 0)
 
 

@@ -1,4 +1,4 @@
-"""A line that is said to be what the code could read was tried: with it the mistake is gone. What was not tried is not said."""
+"""Lines as they could read were tried: with them the mistake is gone. What was not tried is not said."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from clearhead import check
+from clearhead.check import Report
 
 HEAD = """
 import math
@@ -51,7 +52,7 @@ BROKEN = {
         "def f(q, k, v):\n    s = q @ k.T\n    e = np.exp(s - s.max(axis=-1, keepdims=True))\n"
         "    return (e / e.sum(axis=-1, keepdims=True)) @ v\n",
         "s = q @ k.T",
-        "s = (q @ k.T) * k.shape[-1] ** -0.5",
+        "s = q @ k.T / k.shape[-1] ** 0.5",
     ),
     "a helper's sum without keepdims": (
         "def shares(s):\n    e = np.exp(s - s.max(axis=-1, keepdims=True))\n    return e / e.sum(axis=-1)\n\n"
@@ -132,10 +133,108 @@ BROKEN = {
         "w = F.dropout(w, 0.1, training=self.training)",
     ),
 }
-# Wrong in a way that no single line of theirs puts right.
-BEYOND = {
+# Each with the lines that change together: what stands there, and how it is to read ("": left out).
+TOGETHER = {
+    "keys and values tiled": (
+        "def f(q, k, v):\n    n = q.shape[1] // k.shape[1]\n    k = k.repeat(1, n, 1, 1)\n    v = v.repeat(1, n, 1, 1)\n"
+        "    return (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v\n",
+        {
+            "k = k.repeat(1, n, 1, 1)": "k = k.repeat_interleave(n, dim=1)",
+            "v = v.repeat(1, n, 1, 1)": "v = v.repeat_interleave(n, dim=1)",
+        },
+    ),
+    "a mask that comes too late": (
+        "def f(q, k, v):\n    m = torch.tril(torch.ones(q.shape[-2], q.shape[-2]))\n"
+        "    w = F.softmax(q @ k.mT / math.sqrt(q.shape[-1]), dim=-1)\n    w = w * m\n    return w @ v\n",
+        {
+            "w = F.softmax(q @ k.mT / math.sqrt(q.shape[-1]), dim=-1)": (
+                'w = F.softmax((q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(m == 0, float("-inf")), dim=-1)'
+            ),
+            "w = w * m": "",
+        },
+    ),
+    "a mask that comes too late, on the way out": (
+        "def f(q, k, v):\n    m = torch.tril(torch.ones(q.shape[-2], q.shape[-2]))\n"
+        "    w = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)\n    return (w * m) @ v\n",
+        {
+            "w = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)": (
+                'w = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(m == 0, float("-inf")).softmax(-1)'
+            ),
+            "return (w * m) @ v": "return w @ v",
+        },
+    ),
+    "a softcap behind the mask": (
+        "def f(q, k, v, softcap=2.0):\n    T = q.shape[-2]\n    s = q @ k.mT / math.sqrt(q.shape[-1])\n"
+        "    s = s.masked_fill(torch.tril(torch.ones(T, T)) == 0, -math.inf)\n    s = softcap * torch.tanh(s / softcap)\n"
+        "    return s.softmax(-1) @ v\n",
+        {
+            "s = s.masked_fill(torch.tril(torch.ones(T, T)) == 0, -math.inf)": "s = softcap * torch.tanh(s / softcap)",
+            "s = softcap * torch.tanh(s / softcap)": "s = s.masked_fill(torch.tril(torch.ones(T, T)) == 0, -math.inf)",
+        },
+    ),
+    "a scale too many": (
+        "def f(q, k, v):\n    q = q * q.shape[-1] ** -0.5\n    k = k * k.shape[-1] ** -0.5\n"
+        "    return (q @ k.mT).softmax(-1) @ v\n",
+        {"q = q * q.shape[-1] ** -0.5": ""},
+    ),
+    "two on one line": (
+        "def f(q, k, v):\n    return F.softmax(q @ k.mT / q.shape[-1], dim=-2) @ v\n",
+        {
+            "return F.softmax(q @ k.mT / q.shape[-1], dim=-2) @ v": (
+                "return F.softmax(q @ k.mT / k.shape[-1] ** 0.5, dim=-1) @ v"
+            ),
+        },
+    ),
     "a scale that comes after the softmax": (
-        "def f(q, k, v):\n    w = (q @ k.mT).softmax(-1) / math.sqrt(q.shape[-1])\n    return w @ v\n"
+        "def f(q, k, v):\n    w = (q @ k.mT).softmax(-1) / math.sqrt(q.shape[-1])\n    return w @ v\n",
+        {
+            "w = (q @ k.mT).softmax(-1) / math.sqrt(q.shape[-1])": "w = (q @ k.mT / k.shape[-1] ** 0.5).softmax(-1)",
+        },
+    ),
+    "a head's index left out twice": (
+        "def f(q, k, v):\n    out = torch.zeros_like(q)\n    for h in range(q.shape[1]):\n        s = q[:, h] @ k[:, 0].mT\n"
+        "        w = (s / math.sqrt(q.shape[-1])).softmax(-1)\n        out[:, h] = w @ v[:, 0]\n    return out\n",
+        {"s = q[:, h] @ k[:, 0].mT": "s = q[:, h] @ k[:, h].mT", "out[:, h] = w @ v[:, 0]": "out[:, h] = w @ v[:, h]"},
+    ),
+    "heads that are never transposed": (
+        "class f(torch.nn.Module):\n    def __init__(self, dim=24, heads=3):\n        super().__init__()\n"
+        "        self.heads = heads\n        self.q, self.k, self.v = (torch.nn.Linear(dim, dim) for _ in range(3))\n\n"
+        "    def forward(self, x):\n        B, T, C = x.shape\n"
+        "        q = self.q(x).view(B, self.heads, T, C // self.heads)\n"
+        "        k = self.k(x).view(B, self.heads, T, C // self.heads)\n"
+        "        v = self.v(x).view(B, self.heads, T, C // self.heads)\n"
+        "        s = q @ k.mT / math.sqrt(C // self.heads)\n        return (s.softmax(-1) @ v).reshape(B, T, C)\n",
+        {
+            f"{name} = self.{name}(x).view(B, self.heads, T, C // self.heads)": (
+                f"{name} = self.{name}(x).view(B, T, self.heads, C // self.heads).transpose(1, 2)"
+            )
+            for name in "qkv"
+        }
+        | {
+            "return (s.softmax(-1) @ v).reshape(B, T, C)": "return (s.softmax(-1) @ v).transpose(1, 2).reshape(B, T, C)",
+        },
+    ),
+    "a cache put behind": (
+        "class f(torch.nn.Module):\n    def __init__(self, dim=24, heads=3):\n        super().__init__()\n"
+        "        self.heads = heads\n        self.q, self.k, self.v = (torch.nn.Linear(dim, dim) for _ in range(3))\n\n"
+        "    def forward(self, x, past=None):\n        B, T, C = x.shape\n"
+        "        q, k, v = (f(x).view(B, T, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))\n"
+        "        if past is not None:\n            k = torch.cat([k, past[0]], dim=2)\n"
+        "            v = torch.cat([v, past[1]], dim=2)\n        n = k.shape[2]\n"
+        "        s = q @ k.mT / math.sqrt(q.shape[-1])\n"
+        "        s = s.masked_fill(torch.ones(T, n).tril(n - T) == 0, -math.inf)\n"
+        "        return (s.softmax(-1) @ v).transpose(1, 2).reshape(B, T, C), (k, v)\n",
+        {
+            f"{name} = torch.cat([{name}, past[{n}]], dim=2)": f"{name} = torch.cat([past[{n}], {name}], dim=2)"
+            for n, name in enumerate("kv")
+        },
+    ),
+}
+# Wrong in a way that no lines that are tried put right.
+BEYOND = {
+    "weights averaged over heads": (
+        "def f(q, k, v):\n    w = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)\n"
+        "    return w.mean(1, keepdim=True).expand_as(w) @ v\n"
     ),
     "scores that are never masked": (
         "def f(q, k, v, causal=True):\n    s = q @ k.mT / math.sqrt(q.shape[-1])\n    return s.softmax(-1) @ v\n"
@@ -166,6 +265,35 @@ def test_with_the_line_as_it_could_read_the_code_is_right(what: str, tmp_path: P
     assert check(loaded(tmp_path, code.replace(wrong, mended), "mended_candidate"), isolate=False).ok
 
 
+@pytest.mark.parametrize("what", TOGETHER)
+def test_lines_that_change_together_make_the_whole_right(what: str, tmp_path: Path) -> None:
+    code, wanted = TOGETHER[what]
+    report = check(loaded(tmp_path, code, "broken_candidate"), isolate=False)
+    assert {change.line.text: change.text for change in report.diagnosis[0].together} == wanted
+    lines = [f"    {line}" if line else "" for line in code.splitlines()]
+    for change in report.diagnosis[0].together:
+        number = change.line.number - HEAD.count("\n") - 1
+        assert lines[number].strip() == change.line.text
+        lines[number] = lines[number].replace(change.line.text, change.text or "pass")
+    mended = check(loaded(tmp_path, "if True:\n" + "\n".join(lines) + "\n", "mended_candidate"), isolate=False)
+    assert mended.ok, mended
+    text, page = str(report), report.html()
+    assert text.count("could read") == 1
+    assert all(f"   (broken_candidate.py:{change.line.number})" in text for change in report.diagnosis[0].together)
+    assert page.count("<h2>Could read</h2>") == 1
+    assert Report.from_dict(report.to_dict()) == report
+
+
+def test_lines_that_do_not_make_the_whole_right_are_not_said(tmp_path: Path) -> None:
+    code, _ = TOGETHER["keys and values tiled"]
+    code = code.replace(
+        "    return", "    if q.abs().max() > 4:\n        v = v * 1.5\n    return"
+    )  # large scores are wrong too
+    report = check(loaded(tmp_path, code, "broken_candidate"), isolate=False)
+    assert report.mistakes == ("heads:tiled",)
+    assert report.diagnosis[0].together == ()
+
+
 @pytest.mark.parametrize("what", BEYOND)
 def test_what_was_tried_and_did_not_help_is_not_said(what: str, tmp_path: Path) -> None:
     report = check(loaded(tmp_path, BEYOND[what], "beyond_candidate"), isolate=False)
@@ -173,6 +301,7 @@ def test_what_was_tried_and_did_not_help_is_not_said(what: str, tmp_path: Path) 
     for mistake in report.diagnosis[0].mistakes:
         assert mistake.line is not None
         assert mistake.change == ""
+    assert report.diagnosis[0].together == ()
 
 
 def test_a_length_that_breaks_for_another_reason_is_not_blamed_on_the_mask(tmp_path: Path) -> None:

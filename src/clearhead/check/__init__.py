@@ -10,13 +10,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clearhead.check.report import Explanation, Finding, Line, Mistake, Picture, Report
+from clearhead.check.report import Change, Explanation, Finding, Line, Mistake, Picture, Report
 from clearhead.errors import ArgumentError, InputError, message
 
 if TYPE_CHECKING:
     from clearhead.check.pytest_plugin import parametrize_with_checks
 
-__all__ = ["Explanation", "Finding", "Line", "Mistake", "Picture", "Report", "check", "parametrize_with_checks"]
+__all__ = [
+    "Change",
+    "Explanation",
+    "Finding",
+    "Line",
+    "Mistake",
+    "Picture",
+    "Report",
+    "check",
+    "parametrize_with_checks",
+]
 
 KINDS = ("function", "head", "module", "layer")
 LAYOUTS = ("bhtd", "bthd", "btd", "td", "btc", "tbc", "tc", "tbd")

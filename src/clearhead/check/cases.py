@@ -73,18 +73,21 @@ def _option_cases(reading: Reading, subject: FunctionSubject, o: Sizes, meant: d
     if flag is not None and subject.fixed.get(flag.name) is True:
         plan.append((f"{flag.name}=False", flag.name, False, {"unmasked": True}))
     for name, argument, value, extra in plan:
-        before = dict(subject.fixed)
-        subject.fixed[argument] = value
         if name == "window" and flag is None and reading.options.causal is None:
             reading.causal_because = reading.causal_because or ""
-        try:
-            _try_case(
-                reading, name, o,
-                functools.partial(subject.case, name, o, seed=seed, order=8, **(meant | extra)),
-            )  # fmt: skip
-        finally:
-            subject.fixed.clear()
-            subject.fixed.update(before)
+        run = functools.partial(subject.case, name, o, seed=seed, order=8, **(meant | extra))
+        _try_case(reading, name, o, functools.partial(_with_fixed, subject, argument, value, run))
+
+
+def _with_fixed(subject: FunctionSubject, argument: str, value: Any, run: Callable[[], Case]) -> Case:
+    """A case with an argument of its own passed."""
+    before = dict(subject.fixed)
+    subject.fixed[argument] = value
+    try:
+        return run()
+    finally:
+        subject.fixed.clear()
+        subject.fixed.update(before)
 
 
 def _try_case(reading: Reading, name: str, sizes: object, run: Callable[[], Case]) -> None:

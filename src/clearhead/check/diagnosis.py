@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import types
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,13 @@ from clearhead.check.functions import LAYOUTS as FUNCTION_LAYOUTS
 from clearhead.check.functions import FunctionSubject
 from clearhead.check.inputs import arrays_of
 from clearhead.check.judging import case_of, judged
-from clearhead.check.mending import rewritten
+from clearhead.check.mending import Edit, rewritten
 from clearhead.check.modules import LAYOUTS as MODULE_LAYOUTS
 from clearhead.check.modules import ModuleSubject, query_width
-from clearhead.check.report import Explanation, Finding, Line, Mistake
+from clearhead.check.report import Change, Explanation, Finding, Line, Mistake
 from clearhead.check.search import Match, tolerance_of
 from clearhead.check.settling import KEEPS
-from clearhead.check.source import Source, Works, constructors, mended, point
+from clearhead.check.source import Source, Works, constructors, mended, point, several
 from clearhead.check.state import Reading, righted
 from clearhead.check.steps import Refused
 from clearhead.errors import dtype_name
@@ -58,7 +57,7 @@ def explanations(reading: Reading, findings: list[Finding], sources: list[Source
     """All that explains what is wrong; the likeliest first. Empty when nothing is wrong, or nothing explains it."""
     extra = _habits(reading, findings, sources)
     meant = reading.meant()
-    found = []
+    found: list[Explanation] = []
     for match in reading.matches[:6]:
         bench = _shown(reading, match, meant)
         mistakes = tuple(
@@ -70,6 +69,9 @@ def explanations(reading: Reading, findings: list[Finding], sources: list[Source
                 _gap(bench, meant),
                 _gap(bench, match.formula),
                 "" if len(match.cases) == len(reading.benches) else _where(reading, match),
+                _together(reading, match, sources)
+                if not found and (len(mistakes) > 1 or not mistakes[0].change)
+                else (),
             )
         )
     if not found and not reading.random:
@@ -155,6 +157,50 @@ def _mistake(
     return Mistake(f"{name}:{option}", said, right, line, change)
 
 
+def _together(reading: Reading, match: Match, sources: list[Source]) -> tuple[Change, ...]:
+    """The lines of all mistakes, put right one mistake after the other; () unless with all of them everything is right."""
+    edits: tuple[Edit, ...] = ()
+    formula = match.formula
+    for name, option in match.mistakes:
+        before, formula = formula, righted(formula, name, reading.base)
+        telling = [b for b in reading.plainest_first if b.case.again is not None and _apart(b, before, formula)][:2]
+        made = several(sources, f"{name}:{option}", edits, _gives(telling, formula))
+        if made is None:
+            return ()
+        edits = made
+    benches = [b for b in reading.benches if b.case.name != "grouped heads"]
+    whole = _gives(benches, reading.meant())(*edits)
+    if not whole or (len(benches) < len(reading.benches) and not _takes_groups(reading, edits)):
+        return ()
+    lines = {source.function: source for source in sources}
+    return tuple(
+        Change(Line(source.file, edit.number, source.lines[edit.number - source.first].strip()), edit.text)
+        for edit in sorted(edits, key=lambda edit: edit.number)
+        for source in (lines[edit.function],)
+    )
+
+
+def _takes_groups(reading: Reading, edits: tuple[Edit, ...]) -> bool:
+    """Whether with these edits fewer key heads than query heads are right, or are not taken: a mistake can be why they were."""
+    bench = reading.bench("grouped heads")
+    assert bench is not None  # noqa: S101
+    assert bench.case.again is not None  # noqa: S101
+    try:
+        with torch.no_grad(), rewritten(*edits):
+            return Bench(bench.case.again()).error(reading.meant()) <= tolerance_of(bench)
+    except Failed:
+        return True
+
+
+def _apart(bench: Bench, one: Formula, other: Formula) -> bool:
+    """Whether two formulas differ on a case."""
+    try:
+        a, b = bench.out(one), bench.out(other)
+    except (Refused, ValueError):
+        return False
+    return a.shape != b.shape or not np.allclose(a, b, rtol=0, atol=tolerance_of(bench), equal_nan=True)
+
+
 def _works(name: str, bench: Bench, formula: Formula, base: Formula) -> Works:
     """Whether the candidate, with a line put differently, gives the formula's numbers with that one mistake put right."""
     return _gives([bench], righted(formula, name, base))
@@ -163,9 +209,9 @@ def _works(name: str, bench: Bench, formula: Formula, base: Formula) -> Works:
 def _gives(benches: list[Bench], formula: Formula) -> Works:
     """Whether the candidate, with a line put differently, gives the formula's numbers on some cases."""
 
-    def works(function: types.FunctionType, number: int, text: str) -> bool:
+    def works(*edits: Edit) -> bool:
         try:
-            with torch.no_grad(), rewritten(function, number, text):
+            with torch.no_grad(), rewritten(*edits):
                 return bool(benches) and all(
                     bench.case.again is not None and Bench(bench.case.again()).error(formula) <= tolerance_of(bench)
                     for bench in benches
@@ -252,10 +298,10 @@ def _quiet(reading: Reading) -> Works:
     """Whether the candidate, with a line put differently, calls no dropout any more."""
     watcher = reading.subject.watcher
 
-    def works(function: types.FunctionType, number: int, text: str) -> bool:
+    def works(*edits: Edit) -> bool:
         watcher.dropped.clear()
         try:
-            with torch.no_grad(), rewritten(function, number, text):
+            with torch.no_grad(), rewritten(*edits):
                 case_of(reading)
         except (Failed, SyntaxError, LookupError, ValueError):
             return False

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import types
 
 import numpy as np
 import torch
@@ -33,7 +32,7 @@ from clearhead.check.choices import INDEX, Formula, changed
 from clearhead.check.formula import Bench, Case
 from clearhead.check.functions import FunctionSubject, as_case
 from clearhead.check.inputs import Sizes
-from clearhead.check.mending import rewritten
+from clearhead.check.mending import Edit, rewritten
 from clearhead.check.report import Finding, Line
 from clearhead.check.search import SINGLE
 from clearhead.check.source import Source, Works, mended
@@ -218,12 +217,12 @@ def with_remedy(reading: Reading, finding: Finding, sources: list[Source]) -> Fi
 def _sound(reading: Reading) -> Works:
     """Whether with a line put differently nothing is NaN, and all else is as it was."""
 
-    def works(function: types.FunctionType, number: int, text: str) -> bool:
+    def works(*edits: Edit) -> bool:
         try:
             given, mask = given_to(reading), padded(reading)
             with torch.no_grad():
                 before = run(reading, given)
-                with rewritten(function, number, text):
+                with rewritten(*edits):
                     out = run(reading, given, mask)
                     if not bool(out.isfinite().all()) or far_apart(run(reading, given), before) > rounding(reading):
                         return False

@@ -1,16 +1,17 @@
-"""A candidate's line put differently: the ways it could read, and the code run with one of them in the line's place.
+"""Lines of a candidate put differently: the ways they could read, and the code run with some of them in the lines' places.
 
 Nothing is proposed on the strength of its looks. A line is shown to somebody only after the candidate was run with it.
 """
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import re
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 FILL = 'float("-inf")'
 KEYS = ("k", "key", "keys", "K", "q", "query", "Q")
@@ -18,24 +19,41 @@ SAME_SIDE = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 OTHER_SIDE = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "!="}
 
 
-@contextmanager
-def rewritten(function: types.FunctionType, number: int, text: str) -> Iterator[None]:
-    """Inside, the function runs with that line of its file put differently, its indentation kept.
+class Edit(NamedTuple):
+    """A line of a function's file, counted from 1, and how it is to read, without its indentation; "": not at all."""
 
-    Raises SyntaxError when that is no Python, LookupError when the function is not found in its file again.
+    function: Any
+    number: int
+    text: str
+
+
+@contextmanager
+def rewritten(*edits: Edit) -> Iterator[None]:
+    """Inside, functions run with these lines of their files put differently, indentations kept.
+
+    Raises SyntaxError when that is no Python, LookupError when a function is not found in its file again.
     """
-    before = function.__code__
-    lines = linecache.getlines(before.co_filename, function.__globals__)
-    if not 0 < number <= len(lines):
-        raise LookupError(number)
-    old = lines[number - 1]
-    new = [*lines[: number - 1], old[: len(old) - len(old.lstrip())] + text + "\n", *lines[number:]]
-    whole = compile("".join(new), before.co_filename, "exec", dont_inherit=True)
-    function.__code__ = _again(whole, before)
+    files: dict[str, list[Edit]] = {}
+    for edit in edits:
+        files.setdefault(edit.function.__code__.co_filename, []).append(edit)
+    made: dict[Any, types.CodeType] = {}
+    for file, those in files.items():
+        lines = list(linecache.getlines(file, those[0].function.__globals__))
+        for _, number, text in those:
+            if not 0 < number <= len(lines):
+                raise LookupError(number)
+            old = lines[number - 1]
+            lines[number - 1] = f"{old[: len(old) - len(old.lstrip())]}{text or 'pass'}\n"
+        whole = compile("".join(lines), file, "exec", dont_inherit=True)
+        made |= {edit.function: _again(whole, edit.function.__code__) for edit in those}
+    before = {function: function.__code__ for function in made}
     try:
+        for function, code in made.items():
+            function.__code__ = code
         yield
     finally:
-        function.__code__ = before
+        for function, code in before.items():
+            function.__code__ = code
 
 
 def _again(whole: types.CodeType, wanted: types.CodeType) -> types.CodeType:
@@ -53,14 +71,15 @@ def _again(whole: types.CodeType, wanted: types.CodeType) -> types.CodeType:
 
 
 def ways(text: str, mistake: str, whole: str) -> list[str]:
-    """How a line with a mistake (`dimension:option`) in it could read, the likeliest first.
+    """How a line with a mistake (`dimension:option`) in it could read, the likeliest first; "": it could be left out.
 
     `whole` is the function's text, which tells what its query and key are called.
     """
     dimension, _, option = mistake.partition(":")
     found = _WAYS[dimension](text, option, whole) if dimension in _WAYS else iter(())
     own = "".join(text.split())
-    return [way for way in dict.fromkeys(found) if "".join(way.split()) != own]
+    made = ("" if re.fullmatch(r"(\w+)\s*=\s*\1", way.strip()) else way for way in found)
+    return [way for way in dict.fromkeys(made) if "".join(way.split()) != own]
 
 
 def _scale(text: str, option: str, whole: str) -> Iterator[str]:
@@ -80,9 +99,27 @@ def _scaled(text: str, option: str, width: str) -> Iterator[str]:
     divided = re.search(r"/\s*((?:[\w.]+)(?:\[[^\]]*\]|\([^()]*\))?)(?:\s*\*\*\s*\(?0?\.5\)?)?", text)
     if divided:
         yield text.replace(divided[0], f"/ {width} ** 0.5", 1)
+    yield from _without_factor(text)
+    yield re.sub(
+        r"(?<![\w.])[\w.]+(?:\[[^\]]*\])? @ [\w.]+(?:\([^()]*\))?(?!\s*[*/])", rf"\g<0> / {width} ** 0.5", text, count=1
+    )
+    product = re.search(r"\b(?:einsum|matmul|bmm|dot)\(", text)
+    if product:
+        end = _closing(text, product.end()) + 1
+        yield f"{text[:end]} / {width} ** 0.5{text[end:]}"
     assigned = re.fullmatch(r"([\w.]+)\s*=\s*([^=].*)", text)
     if assigned:
         yield f"{assigned[1]} = ({assigned[2].strip()}) * {width} ** -0.5"
+
+
+def _without_factor(text: str) -> Iterator[str]:
+    """The line without one of its roots, the last first."""
+    power = r"[\w.]+(?:\[[^\]]*\]|\([^()]*\))?\s*\*\*\s*\(?-?\s*0?\.5\)?"
+    root = rf"(?:(?:\w+\.)?sqrt\((?:[^()]|\([^()]*\))*\)|{power}|(?:self\.)?scal\w+)"
+    for found in reversed(list(re.finditer(rf"\s*[*/]\s*{root}", text))):
+        yield text[: found.start()] + text[found.end() :]
+    for found in re.finditer(rf"{root}\s*\*\s*", text):
+        yield text[: found.start()] + text[found.end() :]
 
 
 def _axis(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
@@ -130,6 +167,8 @@ def _unit(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
 
 
 def _result(text: str, option: str, whole: str) -> Iterator[str]:
+    if option.startswith("scaled"):
+        yield from _without_factor(text)
     if option == "weights":
         value = next((name for name in ("v", "V", "value", "values") if re.search(rf"\b{name}\b", whole)), "v")
         yield re.sub(r"^return\s+(.+)$", rf"return (\1) @ {value}", text)
@@ -173,6 +212,8 @@ def _calls(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
 
 
 def _sees(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+    if option == "all":  # what was hidden is thrown away
+        yield re.sub(r"^(\w+)(\.masked_fill\()", r"\1 = \1\2", text)
     yield from _triangles(text)
     yield text.replace("== 1", "== 0") if "== 1" in text else text.replace("== 0", "== 1")
     yield re.sub(r"(masked_fill_?\(|where\(|attn_mask\s*=\s*)~?", lambda m: m[0] if "~" in m[0] else m[1] + "~", text)
@@ -261,3 +302,56 @@ _WAYS: dict[str, Callable[[str, str, str], Any]] = {
     "split": _split, "unit": _unit, "result": _result, "overflow": _overflow, "precision": _precision, "calls": _calls,
     "empty": _empty,
 }  # fmt: skip
+
+
+# Several lines -------------------------------------------------------------------------------------------------------
+
+
+def exchanges(lines: list[str], at: list[int], mistake: str) -> Iterator[dict[int, str]]:
+    """Several lines that could read differently together, by their places: what comes too late is done where it belongs.
+
+    `lines` are a function's, `at` the places that deal with the mistake.
+    """
+    dimension, _, option = mistake.partition(":")
+    if dimension == "hide" and option.startswith("after"):
+        for i in range(len(lines)):
+            if re.search(r"softmax\(", lines[i].split("#")[0]):
+                for j in range(i + 1, len(lines)):
+                    yield from _masked_before(lines[i].strip(), lines[j].strip(), i, j)
+    if dimension in ("cap", "hide", "mask"):
+        hiding = [n for n, line in enumerate(lines) if re.search(r"masked_fill|where\(|tanh", line.split("#")[0])]
+        for i, j in itertools.combinations(sorted({*at, *hiding}), 2):
+            one, other = lines[i], lines[j]
+            level = [len(line) - len(line.lstrip()) for line in (one, other)]
+            if level[0] == level[1] and not any(line.split("#")[0].rstrip().endswith(":") for line in (one, other)):
+                yield {i: other.strip(), j: one.strip()}
+
+
+def _masked_before(softmax: str, late: str, i: int, j: int) -> Iterator[dict[int, str]]:
+    """The mask that line j puts on weights, put on scores in line i."""
+    name = r"[A-Za-z_][\w.]*(?:\[[^\]]*\])?"
+    found = (
+        re.fullmatch(rf"(?P<w>\w+)\s*=\s*(?P=w)\s*\*\s*(?P<m>{name})", late)
+        or re.fullmatch(rf"(?P<w>\w+)\s*\*=\s*(?P<m>{name})", late)
+        or re.search(rf"\((?P<w>\w+)\s*\*\s*(?P<m>{name})\)", late)
+    )
+    hidden, rest = "", ""
+    if found:
+        hidden = f"{found['m']} == 0"
+        rest = "" if found[0] == late else late.replace(found[0], found["w"], 1)
+    else:
+        filled = re.fullmatch(r"(\w+)\s*=\s*\1\.masked_fill_?\((.*), 0(?:\.0?)?\)", late)
+        if filled is None:
+            return
+        hidden = filled[2]
+    call = re.search(r"(?:\b\w+(?:\.\w+)*\.)?softmax\(", softmax)
+    if call is None:
+        return
+    inside = _arguments(softmax[call.end() : _closing(softmax, call.end())])
+    if inside and not re.fullmatch(r"(dim\s*=\s*)?-?\d+", inside[0]):
+        scores = inside[0] if re.fullmatch(name, inside[0]) else f"({inside[0]})"
+        new = f"{scores}.masked_fill({hidden}, {FILL})"
+        yield {i: softmax[: call.end()] + softmax[call.end() :].replace(inside[0], new, 1), j: rest}
+    else:
+        before = softmax[: softmax.index(".softmax(")]
+        yield {i: f"{before}.masked_fill({hidden}, {FILL}){softmax[len(before) :]}", j: rest}

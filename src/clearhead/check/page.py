@@ -50,7 +50,13 @@ def _diagnosis(found: tuple[Explanation, ...]) -> str:
             f"<dl><dt>you computed</dt><dd>{_t(mistake.said)} {_t(first.where)}</dd>"
             f"<dt>right is</dt><dd>{_t(mistake.right)}</dd>"
         )
-        made.append(f"{_where(mistake.line, mistake.change)}</dl>")
+        made.append(f"{_where(mistake.line, '' if first.together else mistake.change)}</dl>")
+    if first.together:
+        rows = (
+            f"<dt>{_t(Path(c.line.file).name)}:{c.line.number}</dt><dd><pre>{_t(c.text) or '(left out)'}</pre></dd>"
+            for c in first.together
+        )
+        made.append(f"<h2>Could read</h2><dl>{''.join(rows)}</dl>")
     if first.error_truth:
         made.append(f'<p class="soft">Your numbers are {_t(first.distances)}.</p>')
     for other in found[1:4]:

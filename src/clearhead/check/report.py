@@ -50,6 +50,14 @@ class Mistake:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A line of the candidate's as it could read; "": it is left out."""
+
+    line: Line
+    text: str
+
+
+@dataclass(frozen=True)
 class Explanation:
     """A formula that gives what the candidate gives, by its mistakes."""
 
@@ -57,6 +65,7 @@ class Explanation:
     error_truth: float  # largest difference between the candidate and what is right; NaN where the candidate has NaN
     error_here: float  # largest difference between the candidate and this formula
     where: str = ""  # the inputs it is about, "" for all
+    together: tuple[Change, ...] = ()  # lines that must change together; with all of them the whole is right
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -192,7 +201,8 @@ def _line(made: dict[str, Any] | None) -> Line | None:
 
 def _explanation(made: dict[str, Any]) -> Explanation:
     mistakes = tuple(Mistake(**(m | {"line": _line(m["line"])})) for m in made["mistakes"])
-    return Explanation(**(made | {"mistakes": mistakes}))
+    together = tuple(Change(Line(**change["line"]), change["text"]) for change in made["together"])
+    return Explanation(**(made | {"mistakes": mistakes, "together": together}))
 
 
 def _finite(value: Any) -> Any:

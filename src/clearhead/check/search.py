@@ -22,6 +22,7 @@ FIXED_FILLS = tuple(f"=-1{'0' * n}" for n in range(6))
 ADDED_FILLS = tuple(f"add=-1{'0' * n}" for n in range(1, 6))
 NORMS = ("layer", "rms wide", "layer wide")  # only for what holds norm layers
 BEAM = 160
+CLOSE = 3  # levels of formulas that are one choice away, or one number of their own
 HIDING = frozenset(INDEX[name] for name in ("sees", "align", "mask", "hide"))
 
 
@@ -186,7 +187,7 @@ class Search:
         # First what is near on every case, then what is farther on every case: a case on which nothing is near (a mistake
         # may show there in two ways) must not use up all the tries.
         levels = [(bench, self._levels(bench, base, self.tries)) for bench in failing[:3]]
-        left = self.tries
+        left, near = self.tries, 0
         while levels and left > 0:
             still = []
             for bench, level in levels:
@@ -205,7 +206,9 @@ class Search:
                     still.append((bench, level))
                 if left <= 0:
                     break
-            levels = still
+            levels, near = still, near + 1
+            if near == CLOSE:  # pairs and more take long: of cases that ask the same, one is enough
+                levels = _of_each_kind(levels)
             if any({b.case.name for b, _ in levels} <= match.cases for match in partial):
                 break
         names = {bench.case.name for bench in failing}
@@ -352,6 +355,21 @@ class Search:
                 if bench.error(made) <= wanted:
                     found.append(made)
         return found
+
+
+Tried = Generator[tuple[list[Formula], int]]
+
+
+def _of_each_kind(levels: list[tuple[Bench, Tried]]) -> list[tuple[Bench, Tried]]:
+    """The first case of every kind, loud ones only where there are no others."""
+    kept: dict[tuple[object, ...], tuple[Bench, Tried]] = {}
+    quiet = any(not bench.case.loud for bench, _ in levels)
+    for bench, level in levels:
+        case = bench.case
+        kind = (bench.square, case.mask is None, case.past > 0, case.unmasked, case.window, case.kv_heads, case.softcap)
+        if not (quiet and case.loud):
+            kept.setdefault(kind, (bench, level))
+    return list(kept.values())
 
 
 @no_type_check

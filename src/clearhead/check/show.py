@@ -80,7 +80,11 @@ def _explained(found: Explanation, width: int) -> list[str]:
         first = "you computed  " if n == 0 else "and           "
         lines += _wrapped(mistake.said, first, width)
         lines += _wrapped(mistake.right, "right is       "[:14], width)
-        lines += _where(mistake.line, mistake.change)
+        lines += _where(mistake.line, "" if found.together else mistake.change)
+    for n, change in enumerate(found.together):
+        at = f"({Path(change.line.file).name}:{change.line.number})"
+        text = _printable(change.text) if change.text else f"nothing, instead of {_printable(change.line.text)}"
+        lines += [f"{'could read' if n == 0 else '       and':14}{text}   {at}"]
     if found.where:
         lines += _wrapped(found.where, f"{'where':14}", width)
     if found.error_truth:

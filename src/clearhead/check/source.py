@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import re
 import textwrap
 import types
@@ -13,11 +14,12 @@ from typing import Any
 
 from torch import nn
 
-from clearhead.check.mending import ways
+from clearhead.check.mending import Edit, exchanges, ways
 from clearhead.check.report import Line
 
-Works = Callable[[types.FunctionType, int, str], bool]  # whether a function with a line put differently is right
+Works = Callable[..., bool]  # whether with some edits (of `mending`) the candidate is right
 TRIES = 24  # ways to put a line that are tried for one mistake
+TOGETHER = 48  # ways to put several
 
 
 @dataclass
@@ -116,7 +118,7 @@ def mended(sources: list[Source], line: Line | None, mistake: str, works: Works)
             continue
         if isinstance(source.function, types.FunctionType):
             for way in ways(line.text, mistake, "\n".join(source.lines)):
-                if works(source.function, line.number, way):
+                if way and works(Edit(source.function, line.number, way)):
                     return way
     return ""
 
@@ -141,12 +143,72 @@ def point(sources: list[Source], mistake: str, works: Works | None = None) -> tu
             if works is None or not isinstance(source.function, types.FunctionType):
                 continue
             for way in ways(text, mistake, whole):
-                if (source.file, line.number, way) in tries or len(tries) == TRIES:
+                if not way or (source.file, line.number, way) in tries or len(tries) == TRIES:
                     continue
                 tries.add((source.file, line.number, way))
-                if works(source.function, line.number, way):
+                if works(Edit(source.function, line.number, way)):
                     return line, way
     return likeliest, ""
+
+
+def several(sources: list[Source], mistake: str, so_far: tuple[Edit, ...], works: Works) -> tuple[Edit, ...] | None:
+    """The edits so far, with those that put a mistake right too, of one line if that does; None where none do."""
+    proposals = itertools.chain(_one_by_one(sources, mistake, so_far), _together(sources, mistake, so_far))
+    for proposal in itertools.islice(proposals, TRIES + TOGETHER):
+        edits = {(edit.function, edit.number): edit for edit in (*so_far, *proposal)}
+        made = tuple(edits.values())
+        if works(*made):
+            return made
+    return None
+
+
+def _now(source: Source, so_far: tuple[Edit, ...]) -> list[str]:
+    """A source's lines with the edits so far."""
+    lines = list(source.lines)
+    for edit in so_far:
+        if edit.function is source.function:
+            old = lines[edit.number - source.first]
+            lines[edit.number - source.first] = old[: len(old) - len(old.lstrip())] + edit.text
+    return lines
+
+
+def _ways_by_line(source: Source, mistake: str, so_far: tuple[Edit, ...], most: int) -> dict[int, list[Edit]]:
+    """For every line that deals with the mistake, by its place in the source, the ways it could read."""
+    dimension, _, option = mistake.partition(":")
+    lines, found = _now(source, so_far), dict[int, list[Edit]]()
+    if isinstance(source.function, types.FunctionType):
+        for number, _node in _places(source, dimension, option):
+            if 0 < number <= len(lines) and number - 1 not in found:
+                texts = ways(lines[number - 1].strip(), mistake, "\n".join(lines))
+                found[number - 1] = [Edit(source.function, source.first + number - 1, text) for text in texts[:most]]
+    return found
+
+
+def _one_by_one(sources: list[Source], mistake: str, so_far: tuple[Edit, ...]) -> Iterator[tuple[Edit, ...]]:
+    proposals = (
+        (edit,)
+        for source in sources
+        for edits in _ways_by_line(source, mistake, so_far, TRIES).values()
+        for edit in edits
+    )
+    return itertools.islice(proposals, TRIES)
+
+
+def _together(sources: list[Source], mistake: str, so_far: tuple[Edit, ...]) -> Iterator[tuple[Edit, ...]]:
+    """Edits of several lines of a function: every line alike, what is exchanged, two, three."""
+    for source in sources:
+        found = _ways_by_line(source, mistake, so_far, 3)
+        some = [edits for edits in found.values() if edits]
+        if len(some) > 1:
+            yield tuple(edits[0] for edits in some)
+        if isinstance(source.function, types.FunctionType):
+            for proposal in exchanges(_now(source, so_far), list(found), mistake):
+                yield tuple(Edit(source.function, source.first + place, text) for place, text in proposal.items())
+        for count in (2, 3):
+            for lines in itertools.combinations(some, count):
+                yield tuple(edits[0] for edits in lines)
+        for one, other in itertools.combinations(some, 2):
+            yield from ((a, b) for a in one for b in other if (a, b) != (one[0], other[0]))
 
 
 def _calls(tree: ast.AST, *names: str) -> Iterator[tuple[int, ast.AST]]:
@@ -245,4 +307,6 @@ def _places(source: Source, dimension: str, option: str) -> Iterator[tuple[int, 
     elif dimension == "over":
         yield from _scores(source)
     else:
+        if option.startswith("scaled"):
+            yield from _matching(source, r"[*/].*(sqrt|0\.5|scal)|[*/]=")
         yield from _matching(source, r"return")

@@ -97,17 +97,24 @@ def test_the_widget_draws_itself_in_a_tree_of_its_own(chrome, shown, tmp_path):
         "<style>button { border: 9px solid red }</style><div id=cell></div>"
         f"<script type=module>{module}\nconst answers = {json.dumps(answers)}, listeners = [];\n"
         f"const model = {{ get: () => {json.dumps(style())}, on: (_, f) => listeners.push(f), send: ({{ number, question }}) =>"
-        " setTimeout(() => { const b = Uint8Array.from(answers[question]);"
+        " location.hash && setTimeout(() => { const b = Uint8Array.from(answers[question]);"
         " listeners.forEach((f) => f({ number }, [new DataView(b.buffer)])); }) };\n"
+        "document.body.dataset.jpThemeLight = 'true';"
         "render({ model, el: document.getElementById('cell') });</script>",
         encoding="utf-8",
     )
-    chrome.open(page.as_uri())
+    chrome.open(page.as_uri() + "#answering")
     inside = "document.getElementById('cell').shadowRoot"
     chrome.until(f"{inside}?.querySelector('.heads')?.dataset.drawn")
     assert chrome.run(f"{inside}.querySelectorAll('.thumb').length") == 6
     assert (
         chrome.run(f"getComputedStyle({inside}.querySelector('button.tab')).borderTopWidth") == "0px"
     )  # not the page's red
-    assert chrome.run("location.hash") == ""
+    assert chrome.run("location.hash") == "#answering"  # the address is the notebook's
+    assert (
+        chrome.run(f"{inside}.querySelector('.clearhead').dataset.theme") == "light"
+    )  # as the notebook, not the system
+    assert chrome.run("document.getElementById('cell').hasAttribute('data-lm-suppress-shortcuts')")
+    chrome.open(page.as_uri())  # nobody answers
+    chrome.until(f"{inside}.querySelector('.notices').textContent.startsWith('Waiting for the kernel: ')")
     quiet(chrome)

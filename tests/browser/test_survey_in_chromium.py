@@ -186,7 +186,7 @@ def test_two_surveys_differ_where_compare_says_the_surest_first(opened, surveys)
         assert line[2:6] == [minus(row[key], 3) for key in ("base", "other", "difference", "standard_error")]
     assert rows_of(chrome, ".apart div > table")[0] == ["L1H0", "first-token", "broad"]
     assert text_of(chrome, "aside h2") == "L1H0 · first-token → broad"
-    chrome.choose("Change of", "Entropy")
+    chrome.choose("Change of", "entropy")
     for row in rows:
         if row["observable"] == "entropy":
             name = f"L{row['layer']}H{row['head']}, changed by {minus(row['difference'], 4)}"

@@ -83,7 +83,7 @@ def test_choosing_a_head_shows_its_scores_and_what_uniform_attention_has(opened,
     for role in shown.roles[Head(1, 2)]:
         assert said[role.role] == (f"{role.score:.2f}", f"{role.null:.2f}")
     measured = {name: value for name, value, _ in rows_of(chrome, "aside .quantities")}
-    assert measured["Entropy, nats"] == f"{shown.trace.observation(1).mean('entropy')[0, 2].item():.2f}"
+    assert measured["entropy, nats"] == f"{shown.trace.observation(1).mean('entropy')[0, 2].item():.2f}"
     assert chrome.run("new URLSearchParams(location.hash.slice(1)).get('head')") == "L1H2"
 
 
@@ -95,7 +95,7 @@ def test_heads_can_be_filtered_sorted_and_coloured_by_anything_measured(opened, 
     kept = [name for name, x in entropies.items() if x >= middle]
     chrome.until(f"document.querySelectorAll('.thumb').length === {len(kept)}")
     assert text_of(chrome, ".title [role=status]") == f"{len(kept)} of 6 heads"
-    chrome.choose("Colour", "Entropy")
+    chrome.choose("Colour", "entropy")
     chrome.choose("Sort", "by the colour's value")
     names = chrome.run("[...document.querySelectorAll('.thumb')].map(t => t.dataset.head)")
     assert names == sorted(kept, key=lambda name: -entropies[name])
@@ -467,6 +467,51 @@ def test_the_theme_follows_and_switches(opened):
     assert chrome.run("document.querySelector('.clearhead').dataset.theme") == "light"
     chrome.click_on("button", "Dark colours")
     assert chrome.run("document.querySelector('.clearhead').dataset.theme") == "dark"
+
+
+FOCUSED = "((e) => [e?.tagName, e?.labels?.[0]?.textContent || e?.ariaLabel || e?.textContent])(document.activeElement)"
+
+
+def test_who_uses_a_control_by_the_keyboard_stays_at_it(opened):
+    chrome = opened("view=text&head=L1H1&at=30")
+    for n, label in ((1, "Scale"), (0, "Head")):
+        select = f"document.querySelectorAll('.tools select')[{n}]"
+        chrome.run(f"({select}.focus(), {select}.selectedIndex = 1, {select}.dispatchEvent(new Event('change')), 1)")
+        tag, name = chrome.run(FOCUSED)
+        assert (tag, name.startswith(label)) == ("SELECT", True)
+    chrome.on("button", "Overview", FOCUS)
+    chrome.press("Enter")
+    chrome.until("document.querySelector('main.overview')")
+    assert chrome.run(FOCUSED) == ["BUTTON", "Overview"]
+    chrome.on("button", "Light colours", FOCUS)
+    chrome.press("Enter")
+    assert chrome.run(FOCUSED) == ["BUTTON", "Dark colours"]
+
+
+def test_a_question_taken_back_is_asked_anew_by_who_asks_again(opened):
+    chrome = opened()
+    asked = chrome.run("""import('/source.js').then(async ({ Latest, Remembering }) => {
+      let asked = 0;
+      const later = (signal, refused) => setTimeout(() => refused(signal.reason));
+      const late = (signal) => new Promise((_, refused) => signal.addEventListener('abort', () => later(signal, refused)));
+      const source = new Remembering({ ask: (_, __, signal) => (++asked === 1 ? late(signal) : Promise.resolve({ facts: asked })) });
+      const latest = new Latest();
+      const first = source.ask('line', { at: 1 }, latest.next()).catch((error) => error.name);
+      const second = await source.ask('line', { at: 1 }, latest.next());
+      latest.stop();
+      const kept = await source.ask('line', { at: 1 });
+      return [await first, second.facts, kept.facts];
+    })""")
+    assert asked == ["AbortError", 2, 2]
+
+
+def test_bins_of_long_texts_say_where_they_begin(opened):
+    chrome = opened()
+    said = chrome.run(
+        "import('/histogram.js').then(({ histogram }) => [4, 14].map((n) => [...histogram(new Float32Array(n).fill(1 / n), null)"
+        ".querySelectorAll('small')].map((e) => e.textContent)))"
+    )
+    assert said == [["0", "1", "2–3", "4–7"], ["0", "1", *(f"{2**n}–" for n in range(1, 13))]]
 
 
 def test_the_page_has_the_ramp_of_the_terminal(opened):

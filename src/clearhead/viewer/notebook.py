@@ -72,7 +72,7 @@ def static(shown: Shown) -> str:
     if shown.map(shown.heads[0]) is not None:
         drawn = base64.b64encode(picture(shown)).decode("ascii")
         image = f'<img alt="Maps of all heads" style="max-width:100%" src="data:image/png;base64,{drawn}">'
-    heading = "".join(f"<th>{word}</th>" for word in ("head", "role", "score", "null"))
+    heading = "".join(f"<th>{word}</th>" for word in ("head", "role", "score", "uniform"))
     return (
         f"<div><p>{html.escape(repr(shown.trace))}</p>{image}<table><thead><tr>{heading}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table>{more}</div>"

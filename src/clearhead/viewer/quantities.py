@@ -15,14 +15,14 @@ from clearhead.viewer.packed import number, numbers
 
 # name, what it is called, its unit, what it is
 QUANTITIES: tuple[tuple[str, str, str, str], ...] = (
-    ("entropy", "Entropy", "nats", "How spread out the weights are, the mean over the tokens; uniform attention has the most."),
-    ("entropy_share", "Entropy, of uniform", "", "Entropy divided by that of uniform attention: 1 is as spread out as can be."),
-    ("distance", "Distance", "tokens", "How far back a head looks, the mean over weights and tokens."),
-    ("max_weight", "Largest weight", "", "The weight on the most attended token, the mean over the tokens."),
-    ("max_logit", "Largest logit", "", "The largest logit of any pair."),
-    ("peak", "Largest share received", "", "The share of all weight that the most attended token of the text receives."),
-    ("sink", "Learned sink", "", "The weight on the learned sink, the mean over the tokens."),
-    ("sum_squares", "Sum of squares", "", "A token's squared weights summed, the mean over tokens: 1 is one key alone."),
+    ("entropy", "entropy", "nats", "How spread out the weights are, the mean over the tokens; uniform attention has the most."),
+    ("entropy_share", "entropy, share of uniform", "", "Entropy divided by uniform attention's: 1 is as spread out as can be."),
+    ("distance", "distance", "tokens", "How far back a head looks, the mean over weights and tokens."),
+    ("max_weight", "largest weight", "", "The weight on the most attended token, the mean over the tokens."),
+    ("max_logit", "largest logit", "", "The largest logit of any pair."),
+    ("peak", "largest share received", "", "The share of all weight that the most attended token of the text receives."),
+    ("sink", "learned sink", "", "The weight on the learned sink, the mean over the tokens."),
+    ("sum_squares", "sum of squares", "", "A token's squared weights summed, the mean over tokens: 1 is one key alone."),
 )  # fmt: skip
 
 

@@ -25,18 +25,18 @@ OFTEN = 5  # occurrences from which on what a token gets each time is worth a li
 
 # What is no role's score: what it is called, its unit, what it is. What a key receives is 1 on average, of any head.
 NAMES = {
-    "entropy": ("Entropy", "nats", "How spread out the weights are; uniform attention has the most."),
-    "max_weight": ("Largest weight", "", "The weight on the most attended token."),
-    "max_logit": ("Largest logit", "", "The largest logit a token has with any key."),
-    "sum_squares": ("Sum of squares", "", "A token's squared weights summed: 1 is one key alone."),
-    "distance": ("Distance", "tokens", "How far back a head looks, the mean over its weights."),
-    "sink": ("Learned sink", "", "The weight on the learned sink."),
+    "entropy": ("entropy", "nats", "How spread out the weights are; uniform attention has the most."),
+    "max_weight": ("largest weight", "", "The weight on the most attended token."),
+    "max_logit": ("largest logit", "", "The largest logit a token has with any key."),
+    "sum_squares": ("sum of squares", "", "A token's squared weights summed: 1 is one key alone."),
+    "distance": ("distance", "tokens", "How far back a head looks, the mean over its weights."),
+    "sink": ("learned sink", "", "The weight on the learned sink."),
 }
 # As they stand beside each other in the list of one head.
 SAID = {name: said for name, (said, *_) in NAMES.items()} | {
-    "entropy_share": "Entropy, of uniform", "self_weight": "On itself", "previous_weight": "On the previous token",
-    "first_weight": "On the first token", "local_weight": "Within eight tokens", "same_token": "On equal tokens",
-    "after_same_token": "Behind equal tokens", "received": "Received by a token",
+    "entropy_share": "entropy, share of uniform", "self_weight": "on itself", "previous_weight": "on the previous token",
+    "first_weight": "on the first token", "local_weight": "within eight tokens", "same_token": "on equal tokens",
+    "after_same_token": "behind equal tokens", "received": "received by a token",
 }  # fmt: skip
 COLUMNS = (
     "count", "mean", "variance", "least", *(f"q{round(100 * share):02d}" for share in QUANTILES), "most",

@@ -1,9 +1,9 @@
 // The page: its head, the view that is open, and what all views share.
 
-import { button, choice, el } from "./dom.js";
+import { button, choice, el, renew } from "./dom.js";
 import { divergingOf, rampOf } from "./colour.js";
 import { Remembering } from "./source.js";
-import { size } from "./words.js";
+import { counted, size } from "./words.js";
 import { compareView } from "./compare.js";
 import { headView } from "./head.js";
 import { overviewView } from "./overview.js";
@@ -36,7 +36,7 @@ const TRACES = {
     return [
       [doc.model ? "model" : "trace", doc.model || doc.name],
       ["layers × heads", `${doc.layers.length} × ${Math.round(doc.heads.length / Math.max(1, doc.layers.length))}`],
-      ["tokens", T > doc.prompt ? `${doc.prompt} + ${T - doc.prompt} written` : String(T)],
+      ["tokens", T > doc.prompt ? `${counted(doc.prompt)} + ${counted(T - doc.prompt)} written` : counted(T)],
       ["all T×T weights", size(doc.bytes.pattern)],
       ["measured", size(doc.bytes.observed)],
     ];
@@ -118,6 +118,11 @@ export class App {
     this.notice.replaceChildren(el("p", { class: "notice" }, el("span", { text: String(error?.message ?? error) }), button("Try again", retry)));
   }
 
+  /** Something to know while one waits, until there is an answer. @param {string} what */
+  tell(what) {
+    this.notice.replaceChildren(el("p", { class: "notice", text: what }));
+  }
+
   /** Go where the address says. */
   async arrive() {
     const before = this.place;
@@ -172,35 +177,32 @@ export class App {
       this.view = made(this);
       this.main.replaceChildren(this.view.element);
       this.main.className = view;
-      document.title = this.box.isConnected && this.box.getRootNode() === document ? `${this.kind.views.find(([n]) => n === view)?.[1]} · ${this.doc.name} · clearhead` : document.title;
+      if (this.box.getRootNode() === document) document.title = `${this.kind.views.find(([n]) => n === view)?.[1]} · ${this.doc.name} · clearhead`;
     }
     this.view?.update(this.place, before);
   }
 
   header() {
-    const { doc } = this;
-    const { kind } = this;
+    const { doc, kind } = this;
     const traces = this.traces.length > 1
       ? choice(kind.said, this.traces.map(({ trace, name }) => [String(trace), name]), String(this.trace), (trace) => this.go({ [kind.one]: trace, at: "" }, true))
       : null;
     const tabs = kind.views.map(([name, said]) =>
       button(said, () => this.go({ view: name }), { "aria-current": name === this.viewName ? "page" : null, class: "tab" }));
-    this.top.replaceChildren(
+    renew(this.top,
       el("div", { class: "brand" }, el("h1", { text: "clearhead" }), el("p", { text: "what every head looks at" })),
       el("dl", { class: "facts" }, ...kind.facts(doc).map(([name, value]) => el("div", {}, el("dt", { text: name }), el("dd", { text: value })))),
       el("div", { class: "controls" }, traces, button(this.dark ? "Light" : "Dark", () => this.turn(), { "aria-label": this.dark ? "Light colours" : "Dark colours" })),
       el("nav", { "aria-label": "Views" }, ...tabs),
       ...kind.notices(doc).filter(Boolean).map((said) => el("p", { class: "notice", text: String(said) })),
     );
-    this.foot.replaceChildren(
-      el("p", { text: kind.foot }),
-    );
+    this.foot.replaceChildren(el("p", { text: kind.foot }));
   }
 
   turn() {
     this.dark = !this.dark;
     this.paint();
-    this.header();
+    if (this.doc) this.header();
     this.view?.redraw();
   }
 

@@ -1,6 +1,6 @@
 // Two traces side by side: which heads changed, by how much, and where.
 
-import { choice, el } from "./dom.js";
+import { choice, el, renew } from "./dom.js";
 import { css } from "./colour.js";
 import { dot } from "./card.js";
 import { MapView } from "./map.js";
@@ -9,6 +9,7 @@ import { measuresOf } from "./quantities.js";
 import { pictureButton } from "./save.js";
 import { folded } from "./table.js";
 import { OneTile } from "./tiles.js";
+import { rampBetween, valueGrid } from "./valuegrid.js";
 import { fixed, mark, weight } from "./words.js";
 
 /** @param {import("./app.js").App} app @returns {import("./app.js").View} */
@@ -25,6 +26,7 @@ export function compareView(app) {
   /** @type {Record<string, Record<string, number | null>>} */
   let aligned = {};
   let common = "";
+  let closed = false; // the view has gone while it waited for an answer
   /** @type {MapView | null} */
   let map = null;
   const number = () => {
@@ -46,7 +48,7 @@ export function compareView(app) {
   const size = () => known().find(({ key }) => key === app.place.by) ?? known()[0] ?? sizes[0];
   const title = el("h2", { id: "compare-title", text: "Compare" });
   const tools = el("div", { class: "tools" });
-  const grid = el("div", { class: "heads values", role: "listbox", "aria-label": "Heads of both traces, by how much they changed; arrow keys move" });
+  const grid = valueGrid(app, "Heads of both traces, by how much they changed; arrow keys move, Enter opens", () => element.firstElementChild?.clientWidth || 800);
   const legend = el("div", { class: "legend" });
   const said = el("p", { class: "soft" });
   const aside = el("aside", { "aria-label": "The chosen head in both traces" });
@@ -59,7 +61,7 @@ export function compareView(app) {
     rows: changes().sort((a, b) => Math.abs(b.change ?? 0) - Math.abs(a.change ?? 0)).map(({ head, here, there, change }) => [head, here, there, change]),
     pick: ([head]) => app.go({ head }), picks: ([head]) => `Show ${head}`,
   }));
-  const element = el("div", { class: "beside" }, el("section", { "aria-labelledby": "compare-title" }, el("div", { class: "title" }, title), tools, said, el("div", { class: "changed" }, el("div", {}, grid, legend), el("div", {}, where, frame, readout)), list), aside);
+  const element = el("div", { class: "beside" }, el("section", { "aria-labelledby": "compare-title" }, el("div", { class: "title" }, title), tools, said, el("div", { class: "changed" }, el("div", {}, grid.element, legend), el("div", {}, where, frame, readout)), list), aside);
 
   const changes = () => {
     const m = by();
@@ -71,11 +73,11 @@ export function compareView(app) {
     });
   };
 
-  let across = false;
-
   const load = async () => {
+    const asked = number();
     try {
-      const [found, compared] = await Promise.all([app.source.ask("trace", { trace: number() }), app.source.ask("compare", { a: app.trace, b: number() })]);
+      const [found, compared] = await Promise.all([app.source.ask("trace", { trace: asked }), app.source.ask("compare", { a: app.trace, b: asked })]);
+      if (closed || asked !== number()) return;
       other = found.facts;
       moved = compared.facts.moved;
       aligned = compared.facts.changes;
@@ -88,48 +90,30 @@ export function compareView(app) {
   };
 
   const draw = () => {
-    tools.replaceChildren(
+    renew(tools,
       choice("With", app.traces.filter(({ trace }) => trace !== app.trace).map(({ trace, name }) => [String(trace), name]), String(number()), (trace) => app.go({ with: trace })),
       choice("Change of", [...known(), ...measures].map((m) => /** @type {[string, string]} */ ([m.key, m.label])), by()?.key ?? size().key, (key) => app.go({ by: key })));
     said.textContent = common;
     const found = changes();
     const top = Math.max(...found.map(({ change }) => Math.abs(change ?? 0)), 1e-9);
     const m = by();
-    const layers = doc.layers.map(({ layer }) => layer);
-    const most = Math.max(...doc.heads.map(({ index }) => index)) + 1;
-    // Layers run across where that shows all in one window, as in the overview.
-    across = layers.length > most && ((element.firstElementChild?.clientWidth || 800) - 70) / layers.length >= 18;
-    const columns = across ? layers.length : most;
-    grid.style.setProperty("--columns", String(columns));
-    const ramp = app.diverging;
-    const cell = (/** @type {number} */ layer, /** @type {number} */ index) => {
-      const one = found.find(({ head }) => head === `L${layer}H${index}`);
-      if (!one) return el("i", { "aria-hidden": "true" });
-      const t = one.change === null ? 0.5 : 0.5 + one.change / top / 2;
-      return el("div", { role: "option", class: "thumb", "data-head": one.head, tabindex: one.head === app.place.head ? "0" : "-1", "aria-selected": String(one.head === app.place.head),
-        "aria-label": `${one.head}, changed by ${fixed(one.change, 4)}`, title: `${one.head}: ${fixed(one.change, 4)}`, style: { background: css(ramp, t) } });
-    };
-    const name = (/** @type {string} */ text, /** @type {string | null} */ kind = null) => el("b", { class: kind, text, "aria-hidden": "true" });
-    const heads = Array.from({ length: most }, (_, h) => h);
-    grid.replaceChildren(el("b"), ...(across
-      ? [...layers.map((layer) => name(`L${layer}`, "top")), ...heads.flatMap((h) => [name(`H${h}`), ...layers.map((layer) => cell(layer, h))])]
-      : [...heads.map((h) => name(`H${h}`, "top")), ...layers.flatMap((layer) => [name(`L${layer}`), ...heads.map((h) => cell(layer, h))])]));
-    const bar = el("span", { class: "ramp", role: "img", "aria-label": `Change from ${m ? `−${mark(top)}` : "0"} to ${mark(top)}` });
-    bar.style.background = `linear-gradient(90deg, ${Array.from({ length: 13 }, (_, n) => css(ramp, (m ? 0 : 0.5) + ((m ? 1 : 0.5) * n) / 12)).join(",")})`;
-    legend.replaceChildren(el("p", { class: "scale" }, el("span", { text: m ? `−${mark(top)}` : "0" }), bar, el("span", { text: m ? `+${mark(top)}` : mark(top) }), el("span", { class: "soft", text: m ? `${m.label}, there minus here` : size().about })));
+    grid.draw(({ head }) => {
+      const one = found.find((each) => each.head === head);
+      return one ? { colour: css(app.diverging, one.change === null ? 0.5 : 0.5 + one.change / top / 2), said: `changed by ${fixed(one.change, 4)}` } : null;
+    });
+    legend.replaceChildren(m
+      ? rampBetween(app.diverging, [`−${mark(top)}`, `+${mark(top)}`], 0, `${m.label}, there minus here`)
+      : rampBetween(app.diverging, ["0", mark(top)], 0.5, size().about));
     list.again();
     chosen();
   };
 
   const chosen = async () => {
     const { head } = app.place;
-    for (const cell of grid.querySelectorAll("[data-head]")) {
-      cell.setAttribute("aria-selected", String(cell.getAttribute("data-head") === head));
-      /** @type {HTMLElement} */ (cell).tabIndex = cell.getAttribute("data-head") === head ? 0 : -1;
-    }
+    grid.choose();
     const here = app.head(head), there = other?.heads.find((o) => o.head === head);
     const [a, b] = await Promise.all([mapsOf(app), mapsOf(app, "mean", number())]).catch((error) => (app.fail(error), []));
-    if (app.place.head !== head) return;
+    if (closed || app.place.head !== head) return;
     map?.close();
     map = null;
     const one = a?.get(head), two = b?.get(head);
@@ -157,20 +141,6 @@ export function compareView(app) {
       el("p", { class: "tools" }, ...(map ? [pictureButton(() => /** @type {MapView} */ (map).canvas, "difference")] : [])));
   };
 
-  grid.addEventListener("click", (event) => {
-    const head = /** @type {HTMLElement} */ (event.target).closest("[data-head]")?.getAttribute("data-head");
-    if (head) app.go({ head });
-  });
-  grid.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    const at = app.head(app.place.head);
-    const next = doc.heads.find(({ layer, index }) => layer === at.layer + step[across ? 1 : 0] && index === at.index + step[across ? 0 : 1]);
-    if (!next) return;
-    app.go({ head: next.head });
-    /** @type {HTMLElement | null} */ (grid.querySelector(`[data-head="${next.head}"]`))?.focus();
-  });
   return {
     element,
     update(place, before) {
@@ -179,6 +149,9 @@ export function compareView(app) {
       else if (place.head !== before.head) chosen();
     },
     redraw: draw,
-    close: () => map?.close(),
+    close() {
+      closed = true;
+      map?.close();
+    },
   };
 }

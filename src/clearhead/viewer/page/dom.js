@@ -50,6 +50,18 @@ export function button(said, then, given = {}) {
 }
 
 /**
+ * Controls anew. Who was at one of them stays there: its place among them is the same. A child that stays is given as it is.
+ * @param {HTMLElement} box @param {...(Node | string | null)} children
+ */
+export function renew(box, ...children) {
+  const controls = () => /** @type {HTMLElement[]} */ ([...box.querySelectorAll("button, select, input, summary")]);
+  const root = /** @type {Document | ShadowRoot} */ (box.getRootNode());
+  const at = controls().indexOf(/** @type {HTMLElement} */ (root.activeElement));
+  box.replaceChildren(...children.filter((child) => child !== null));
+  if (at >= 0) controls()[at]?.focus({ preventScroll: true });
+}
+
+/**
  * A canvas's drawing side, sized in CSS pixels and sharp on any screen.
  * @param {HTMLCanvasElement} canvas @param {number} width @param {number} height
  */

@@ -1,11 +1,12 @@
 // One head, as deep as it goes: the zoomable map with its strips, the exact numbers of a pair, histogram, roles.
 
-import { button, check, choice, el, settled } from "./dom.js";
+import { button, check, choice, el, renew, settled } from "./dom.js";
 import { css } from "./colour.js";
 import { dot, quantityTable, roleTable } from "./card.js";
 import { histogram } from "./histogram.js";
 import { MapView } from "./map.js";
 import { mapsOf } from "./maps.js";
+import { headPicker } from "./picker.js";
 import { pictureButton } from "./save.js";
 import { valueAt } from "./scale.js";
 import { folded } from "./table.js";
@@ -14,7 +15,7 @@ import { fixed, mark, percent, quoted, span, weight } from "./words.js";
 
 /** @type {[string, string][]} */
 const STRIPS = [
-  ["entropy", "entropy"], ["first_weight", "on first token"], ["previous_weight", "on previous"], ["self_weight", "on itself"], ["sink", "learned sink"], ["distance", "distance"],
+  ["entropy", "entropy"], ["first_weight", "on the first token"], ["previous_weight", "on the previous token"], ["self_weight", "on itself"], ["sink", "learned sink"], ["distance", "distance"],
 ];
 
 /** @param {import("./app.js").App} app @returns {import("./app.js").View} */
@@ -34,13 +35,9 @@ export function headView(app) {
   const pairBox = el("div", { class: "pair", "aria-live": "polite" });
   const lower = el("div", { class: "lower" });
   const aside = el("aside", { "aria-label": "What this head does" });
-  const names = doc.heads.map(({ head, role }) => /** @type {[string, string]} */ ([head, role ? `${head} · ${role}` : head]));
   const picker = el("div", { class: "tools" });
+  const pick = headPicker(app, picker);
   const tools = el("div", { class: "tools" });
-  const go = (/** @type {number} */ by) => {
-    const at = doc.heads.findIndex(({ head }) => head === app.place.head) + by;
-    app.go({ head: doc.heads[(at + doc.heads.length) % doc.heads.length].head });
-  };
   const strongest = folded("The strongest cells in view, as a table", () => ({
     name: `${app.place.head}-cells`, caption: "The 40 largest cells of the map as it is shown now",
     columns: [{ title: "query", number: true }, { title: "queries" }, { title: "key", number: true }, { title: "keys" }, { title: "weight", number: true, show: weight }],
@@ -69,9 +66,9 @@ export function headView(app) {
   const key = () => (app.place.key === undefined ? -1 : Math.min(layer.keys - 1, Math.max(0, Number(app.place.key) || 0)));
 
   const makeTools = () => {
-    picker.replaceChildren(choice("Head", names, app.place.head, (head) => app.go({ head })), button("‹", () => go(-1), { "aria-label": "Previous head" }), button("›", () => go(1), { "aria-label": "Next head" }));
+    pick();
     const strip = STRIPS.filter(([name]) => strips?.arrays[name]);
-    tools.replaceChildren(
+    renew(tools,
       choice("Cells", [["", "mean"], ["max", "largest"]], app.place.pool ?? "", (pool) => app.go({ pool })),
       choice("Scale", [["", "square root"], ["linear", "linear"], ["log", "logarithm"], ["rank", "rank"]], app.place.scale ?? "", (scale) => app.go({ scale })),
       check("First token in the scale", app.place.first === "1", (on) => app.go({ first: on ? "1" : "" }), "Most heads put so much on the first token that the rest would be dark"),
@@ -249,7 +246,7 @@ export function headView(app) {
   const drawLower = () => {
     const values = strips?.arrays.histogram;
     lower.replaceChildren(values
-      ? histogram(app, values.data, strips?.arrays.histogram_null?.data ?? null)
+      ? histogram(values.data, strips?.arrays.histogram_null?.data ?? null)
       : el("p", { class: "soft", text: "The distance histogram was not measured: watch with Observables(distance_histogram=True)." }));
   };
 
@@ -273,6 +270,9 @@ export function headView(app) {
       showStrips();
       drawLower();
     },
-    close: () => map?.close(),
+    close() {
+      current = ""; // what is still waited for comes too late
+      map?.close();
+    },
   };
 }

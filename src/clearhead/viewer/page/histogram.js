@@ -17,11 +17,13 @@ const BY_DISTANCE = (none) => ({
   what: "tokens back", title: (n) => `${bins(n)} tokens back`,
 });
 
+const WHOLE = 10; // bins from which on only where they begin is written below them
+
 /**
- * @param {import("./app.js").App} _ @param {ArrayLike<number>} values @param {ArrayLike<number> | null} none
+ * @param {ArrayLike<number>} values @param {ArrayLike<number> | null} none
  * @param {Said} [said]
  */
-export function histogram(_, values, none, said = BY_DISTANCE(none !== null)) {
+export function histogram(values, none, said = BY_DISTANCE(none !== null)) {
   let last = values.length - 1;
   while (last > 3 && values[last] < 5e-5 && !(none && none[last] >= 5e-5)) last--;
   const shown = Array.from({ length: last + 1 }, (_, n) => n);
@@ -29,7 +31,7 @@ export function histogram(_, values, none, said = BY_DISTANCE(none !== null)) {
   const bars = shown.map((n) => {
     const bar = el("span", { class: "column" }, el("b", { style: { height: `${(100 * values[n]) / top}%` } }));
     if (none) bar.append(el("i", { style: { bottom: `${(100 * none[n]) / top}%` } }));
-    return el("span", { class: "bin", title: `${said.title(n)}: ${percent(values[n])}${none ? `, uniform ${percent(none[n])}` : ""}` }, bar, el("small", { text: bins(n) }));
+    return el("span", { class: "bin", title: `${said.title(n)}: ${percent(values[n])}${none ? `, uniform ${percent(none[n])}` : ""}` }, bar, el("small", { text: shown.length <= WHOLE ? bins(n) : n < 2 ? n : `${2 ** (n - 1)}–` }));
   });
   return el("figure", { class: "histogram" },
     el("figcaption", { text: said.caption }),

@@ -5,6 +5,8 @@ import { fromRoots } from "./tiles.js";
 
 /** @typedef {import("./app.js").App} App */
 
+const FEW = 48; // cells across, about the pixels that a small map has
+
 /** Answers that have been read, so that going back to the overview costs nothing. @type {WeakMap<object, Map<string, import("./tiles.js").Tile>>} */
 const READ = new WeakMap();
 
@@ -28,6 +30,8 @@ export function tilesOf(answer) {
 export function drawThumb(canvas, tile, ramp, kind, whole = false) {
   canvas.width = Math.max(1, tile.columns);
   canvas.height = Math.max(1, tile.rows);
+  // Few cells have edges, as they have on the large map; many are drawn smaller, smoothly.
+  canvas.style.imageRendering = tile.columns < FEW ? "pixelated" : "auto";
   const others = tile.cells.filter((_, n) => whole || tile.columns < 2 || n % tile.columns);
   const image = new ImageData(canvas.width, canvas.height);
   paint(tile.cells, scaleOf(kind, others), ramp, image.data);

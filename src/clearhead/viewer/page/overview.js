@@ -1,6 +1,6 @@
 // All heads in one window: a small map each, in the colours of a role or of anything measured; sorted, filtered, walked through.
 
-import { button, choice, el, labelled } from "./dom.js";
+import { button, choice, el, labelled, renew } from "./dom.js";
 import { css, roleColour } from "./colour.js";
 import { dot, quantityTable, roleTable } from "./card.js";
 import { drawThumb, mapsOf } from "./maps.js";
@@ -150,7 +150,7 @@ export function overviewView(app, given = OF_TRACE) {
     if (!m) {
       const roles = [...new Set(doc.heads.flatMap((head) => head.roles.map(({ role }) => role)))];
       const only = (/** @type {string} */ role) => app.go({ filter: app.place.filter === `role = ${role}` ? "" : `role = ${role}` });
-      legend.replaceChildren(el("ul", { "aria-label": "Roles" }, ...roles.map((role) => {
+      renew(legend, el("ul", { "aria-label": "Roles" }, ...roles.map((role) => {
         const n = doc.heads.filter((head) => head.role === role).length;
         const made = button("", () => only(role), { class: "plain", disabled: !n, "aria-pressed": String(app.place.filter === `role = ${role}`), title: "Show only these" });
         made.append(dot(role), `${role} × ${n}`);

@@ -1,12 +1,16 @@
 // Rollout: what one token has been given by every token, layer by layer from the last down (Abnar and Zuidema 2020).
 
-import { button, el, labelled, sharp } from "./dom.js";
+import { button, el, labelled, settled, sharp } from "./dom.js";
 import { css } from "./colour.js";
 import { Flow } from "./flow.js";
 import { pictureButton } from "./save.js";
 import { shading } from "./shading.js";
+import { Latest } from "./source.js";
 import { folded, table } from "./table.js";
-import { percent, quoted, weight } from "./words.js";
+import { counted, percent, quoted, weight } from "./words.js";
+
+const AT_REST = 150; // milliseconds without a step
+const LONG = 2000; // tokens from which on the wait is explained
 
 /** @param {import("./app.js").App} app @returns {import("./app.js").View} */
 export function rolloutView(app) {
@@ -19,7 +23,8 @@ export function rolloutView(app) {
   let shares = null;
   /** @type {number[]} */
   let layers = [];
-  let asked = "";
+  const asking = new Latest();
+  let closed = false;
   let top = 1; // the largest share, which is brightest
   /** How many layers down from the last: all of them unless said otherwise. */
   const depth = () => Math.min(layers.length, Math.max(1, Number(app.place.down ?? layers.length) || layers.length));
@@ -104,23 +109,29 @@ export function rolloutView(app) {
     whole.again();
   };
 
-  const load = async () => {
-    const position = Number(app.place.at);
-    const name = (asked = String(position));
-    number.value = name;
+  /** The token moves at once; it is rolled out when it has come to rest, for that takes as long as the text is. */
+  const load = () => {
+    asking.stop();
+    number.value = app.place.at;
     element.setAttribute("aria-busy", "true");
-    said.textContent = "Rolling out through all layers…";
+    said.textContent = `Rolling out through all layers…${doc.tokens.length < LONG ? "" : ` Of ${counted(doc.tokens.length)} tokens that takes a while, and other views wait for it.`}`;
+    flow.show(Number(app.place.at));
+    ask();
+  };
+  const ask = settled(async () => {
+    if (closed) return;
+    const signal = asking.next();
     try {
-      const found = await app.source.ask("rollout", { trace: app.trace, position });
-      if (name !== asked) return;
+      const found = await app.source.ask("rollout", { trace: app.trace, position: Number(app.place.at) }, signal);
+      if (signal.aborted) return;
       shares = found.arrays.shares;
       layers = found.facts.layers;
       fill();
     } catch (error) {
       app.fail(error);
     }
-    element.removeAttribute("aria-busy");
-  };
+    if (!signal.aborted) element.removeAttribute("aria-busy");
+  }, AT_REST);
   const watching = new ResizeObserver(draw);
   watching.observe(canvas);
   return {
@@ -134,6 +145,8 @@ export function rolloutView(app) {
       flow.again();
     },
     close() {
+      closed = true;
+      asking.stop();
       watching.disconnect();
       flow.close();
     },

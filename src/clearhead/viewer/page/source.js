@@ -63,6 +63,24 @@ export class ServerSource {
   }
 }
 
+/** Of many questions, one after the other, only the last is waited for: those before it are taken back. */
+export class Latest {
+  constructor() {
+    this.asking = new AbortController();
+  }
+
+  /** The signal of a new question. */
+  next() {
+    this.stop();
+    this.asking = new AbortController();
+    return this.asking.signal;
+  }
+
+  stop() {
+    this.asking.abort();
+  }
+}
+
 /** Answers that are kept, so that nothing is asked for twice. */
 export class Remembering {
   /** @param {import("./types.js").Source} source @param {number} most how many answers */
@@ -84,7 +102,9 @@ export class Remembering {
     }
     const asked = this.source.ask(question, parameters, signal);
     this.kept.set(name, asked);
-    asked.catch(() => this.kept.delete(name));
+    const forget = () => this.kept.get(name) === asked && this.kept.delete(name);
+    signal?.addEventListener("abort", forget); // at once: who asks again must not get what was taken back
+    asked.then(() => signal?.removeEventListener("abort", forget), forget);
     if (this.kept.size > this.most) this.kept.delete(/** @type {string} */ (this.kept.keys().next().value));
     return asked;
   }

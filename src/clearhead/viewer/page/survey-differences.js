@@ -1,9 +1,10 @@
 // Two surveys side by side: which heads do otherwise, by how much, and how sure that is.
 
-import { choice, el } from "./dom.js";
+import { choice, el, renew } from "./dom.js";
 import { css } from "./colour.js";
 import { dot } from "./card.js";
 import { folded, table } from "./table.js";
+import { rampBetween, valueGrid } from "./valuegrid.js";
 import { fixed, counted, mark } from "./words.js";
 
 const SUREST = 25; // of the surest differences; all are in the folded table
@@ -28,7 +29,7 @@ export function differencesView(app) {
   };
   const title = el("h2", { id: "differences-title", text: "Differences" });
   const tools = el("div", { class: "tools" });
-  const grid = el("div", { class: "heads values", role: "listbox", "aria-label": "Heads by how much they differ; arrow keys move" });
+  const grid = valueGrid(app, "Heads by how much they differ; arrow keys move, Enter opens", () => grid.element.clientWidth || 360);
   const legend = el("div", { class: "legend" });
   const list = el("div", { class: "scroll surest", tabindex: "0", role: "region", "aria-label": "The surest differences" });
   const turned = el("div");
@@ -43,13 +44,15 @@ export function differencesView(app) {
   }));
   const element = el("div", { class: "beside" },
     el("section", { "aria-labelledby": "differences-title" }, el("div", { class: "title" }, title), tools,
-      el("div", { class: "changed apart" }, el("div", {}, grid, legend, turned), list), all), aside);
+      el("div", { class: "changed apart" }, el("div", {}, grid.element, legend, turned), list), all), aside);
   const by = () => (observables.some(([key]) => key === app.place.by) ? app.place.by : "");
 
   const load = async () => {
+    const asked = number();
     element.setAttribute("aria-busy", "true");
     try {
-      const { facts } = await app.source.ask("differences", { a: app.trace, b: number() });
+      const { facts } = await app.source.ask("differences", { a: app.trace, b: asked });
+      if (asked !== number()) return;
       ({ roles, observables } = facts);
       // JSON has no infinity: a change that has no error at all.
       rows = facts.rows.map((/** @type {any[]} */ row) => (row[6] === null && row[5] === 0 && row[4] ? [...row.slice(0, 6), Math.sign(row[4]) * Infinity] : row));
@@ -71,7 +74,7 @@ export function differencesView(app) {
   };
 
   const draw = () => {
-    tools.replaceChildren(
+    renew(tools,
       ...(app.traces.length > 2 ? [choice("With", app.traces.filter(({ trace }) => trace !== app.trace).map(({ trace, name }) => [String(trace), name]), String(number()), (other) => app.go({ with: other }))] : []),
       choice("Change of", [["", "the surest change (z)"], ...observables], by(), (key) => app.go({ by: key })));
     const found = shown();
@@ -80,21 +83,12 @@ export function differencesView(app) {
     const top = Math.max(...sizes, 1e-9);
     // One head's z may be a thousand times all others'.
     const share = (/** @type {number} */ x) => (by() ? x / top : (Math.sign(x) * Math.log1p(Math.min(Math.abs(x), top))) / Math.log1p(top));
-    const ramp = app.diverging;
-    const wide = Math.max(...doc.heads.map(({ index }) => index)) + 1;
-    grid.style.setProperty("--columns", String(wide));
-    const cells = doc.layers.flatMap(({ layer }) => [el("b", { text: `L${layer}`, "aria-hidden": "true" }), ...Array.from({ length: wide }, (_, h) => {
-      const head = `L${layer}H${h}`;
-      if (!doc.heads.some((each) => each.head === head)) return el("i", { "aria-hidden": "true" });
+    grid.draw(({ head }) => {
       const row = found.get(head), x = size(row);
-      const what = !row ? "not measured" : by() ? `changed by ${fixed(row[4], 4)}` : `${named(row)[1]} changed by ${fixed(row[4], 4)}, z ${sure(row[6])}`;
-      return el("div", { role: "option", class: "thumb", "data-head": head, "aria-label": `${head}, ${what}`, title: `${head}: ${what}`,
-        style: { background: css(ramp, x === null ? 0.5 : 0.5 + Math.max(-0.5, Math.min(0.5, share(x) / 2))) } });
-    })]);
-    grid.replaceChildren(el("b"), ...Array.from({ length: wide }, (_, h) => el("b", { class: "top", text: `H${h}`, "aria-hidden": "true" })), ...cells);
-    const bar = el("span", { class: "ramp", role: "img", "aria-label": `From −${mark(top)} to ${mark(top)}` });
-    bar.style.background = `linear-gradient(90deg, ${Array.from({ length: 13 }, (_, n) => css(ramp, n / 12)).join(",")})`;
-    legend.replaceChildren(el("p", { class: "scale" }, el("span", { text: `−${mark(top)}` }), bar, el("span", { text: `+${mark(top)}` })),
+      const said = !row ? "not measured" : by() ? `changed by ${fixed(row[4], 4)}` : `${named(row)[1]} changed by ${fixed(row[4], 4)}, z ${sure(row[6])}`;
+      return { colour: css(app.diverging, x === null ? 0.5 : 0.5 + Math.max(-0.5, Math.min(0.5, share(x) / 2))), said };
+    });
+    legend.replaceChildren(rampBetween(app.diverging, [`−${mark(top)}`, `+${mark(top)}`], 0),
       el("p", { class: "soft", text: by() ? `${named(["", by()])[1]}: ${there} minus ${app.traces[app.trace].name}, means over documents` : `z, the change divided by its standard error, of what changed most surely, on a logarithmic scale; with ${counted(rows.length)} numbers some z of 3 or 4 come by chance` }));
     const such = rows.filter((row) => !by() || row[1] === by());
     const some = such.slice(0, SUREST).map((row) => named(row).filter((_, n) => n !== 5));
@@ -108,11 +102,7 @@ export function differencesView(app) {
 
   const chosen = () => {
     const { head } = app.place;
-    for (const cell of grid.querySelectorAll("[data-head]")) {
-      const is = cell.getAttribute("data-head") === head;
-      cell.setAttribute("aria-selected", String(is));
-      /** @type {HTMLElement} */ (cell).tabIndex = is ? 0 : -1;
-    }
+    grid.choose();
     const { role } = app.head(head);
     const moved = roles.find(([name]) => name === head);
     aside.replaceChildren(
@@ -122,22 +112,6 @@ export function differencesView(app) {
         rows: rows.filter((row) => row[0] === head).map(named).map(([, what, here, there_, , , z]) => [what, here, there_, z]) }));
   };
 
-  grid.addEventListener("click", (event) => {
-    const head = /** @type {HTMLElement} */ (event.target).closest("[data-head]")?.getAttribute("data-head");
-    if (head) app.go({ head });
-  });
-  grid.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
-    if (event.key === "Enter") app.go({ view: "head" });
-    if (!step) return;
-    event.preventDefault();
-    const at = app.head(app.place.head);
-    const next = doc.heads.find(({ layer, index }) => layer === at.layer + step[0] && index === at.index + step[1]);
-    if (!next) return;
-    app.go({ head: next.head });
-    /** @type {HTMLElement | null} */ (grid.querySelector(`[data-head="${next.head}"]`))?.focus();
-    app.say(grid.querySelector(`[data-head="${next.head}"]`)?.getAttribute("aria-label") ?? "");
-  });
   return {
     element,
     update(place, before) {

@@ -1,11 +1,11 @@
 // One head over a whole corpus: its strongest looks in their texts, how far it looks, who receives, and how what is measured spreads.
 
-import { button, choice, el } from "./dom.js";
-import { dot } from "./card.js";
+import { el } from "./dom.js";
+import { dot, roleTable } from "./card.js";
 import { bins, histogram } from "./histogram.js";
 import { drawThumb, tilesOf } from "./maps.js";
+import { headPicker } from "./picker.js";
 import { strip } from "./strip.js";
-import { rolesOverTexts } from "./survey-card.js";
 import { folded, table } from "./table.js";
 import { fixed, counted, percent, quoted } from "./words.js";
 
@@ -21,19 +21,15 @@ export function surveyHeadView(app) {
   const aside = el("aside", { "aria-label": "What this head does" });
   const element = el("div", { class: "beside" },
     el("section", { "aria-labelledby": "head-title" }, el("div", { class: "title" }, title, picker), inside), aside);
-  const names = doc.heads.map(({ head, role }) => /** @type {[string, string]} */ ([head, role ? `${head} · ${role}` : head]));
-  const go = (/** @type {number} */ by) => {
-    const at = doc.heads.findIndex(({ head }) => head === app.place.head) + by;
-    app.go({ head: doc.heads[(at + doc.heads.length) % doc.heads.length].head });
-  };
+  const pick = headPicker(app, picker);
 
   const open = async () => {
     const { head: name } = app.place;
     current = name;
     const head = app.head(name);
     title.replaceChildren(dot(head.role), `${name}${head.role ? ` · ${head.role}` : ""}`);
-    picker.replaceChildren(choice("Head", names, name, (other) => app.go({ head: other })), button("‹", () => go(-1), { "aria-label": "Previous head" }), button("›", () => go(1), { "aria-label": "Next head" }));
-    aside.replaceChildren(rolesOverTexts(head));
+    pick();
+    aside.replaceChildren(roleTable(head, true));
     element.setAttribute("aria-busy", "true");
     try {
       const [found, maps] = await Promise.all([app.source.ask("head", { survey: app.trace, head: name }), app.source.ask("maps", { survey: app.trace })]);
@@ -71,7 +67,7 @@ export function surveyHeadView(app) {
     const queries = arrays.map_queries.data;
     return part("How far back it looks", "",
       el("div", { class: "side" },
-        histogram(app, arrays.distance.data, arrays.distance_null?.data ?? null),
+        histogram(arrays.distance.data, arrays.distance_null?.data ?? null),
         el("figure", {}, el("figcaption", { text: "The same by the looking token's position: early ones above, late ones below; near at the left, far at the right" }), canvas)),
       folded("Mean weight by position and distance, as a table", () => ({
         name: `${app.place.head}-map`, caption: "Rows: the looking token's position in its text; columns: tokens back",
@@ -87,7 +83,7 @@ export function surveyHeadView(app) {
     const columns = [{ title: "token", show: quoted }, { title: "times", number: true, show: counted }, { title: "each time", number: true, show: (/** @type {number} */ x) => fixed(x, 2) }, { title: "of all", number: true, show: percent }];
     return part("Who receives its weight", "Each time a token stands in a text it receives 1 on average, whatever the head.",
       el("div", { class: "side" },
-        histogram(app, shares, nulls, {
+        histogram(shares, nulls, {
           name: "positions", caption: `Share of all weight, by the position of the token looked at${nulls ? "; lines: uniform attention" : ""}`, table: "Weight by position as a table", what: "position",
           title: (n) => `position ${bins(n)}`,
         }),

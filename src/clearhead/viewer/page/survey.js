@@ -1,9 +1,9 @@
 // A survey of a corpus: what every head did over many texts. Its views, and what its page says of the whole.
 
 import { button, el } from "./dom.js";
+import { quantityTable, roleTable } from "./card.js";
 import { tilesOf } from "./maps.js";
 import { overviewView } from "./overview.js";
-import { quantitiesOverTexts, rolesOverTexts } from "./survey-card.js";
 import { differencesView } from "./survey-differences.js";
 import { surveyHeadView } from "./survey-head.js";
 import { counted } from "./words.js";
@@ -14,7 +14,7 @@ const OF_SURVEY = {
   maps: async (app) => tilesOf(await app.source.ask("maps", { survey: app.trace })),
   card: (app, head) => [
     el("p", { class: "tools" }, button(`What ${head.head} does`, () => app.go({ view: "head" }), { class: "main" })),
-    rolesOverTexts(head), quantitiesOverTexts(app, head),
+    roleTable(head, true), quantityTable(app, head, true),
   ],
 };
 

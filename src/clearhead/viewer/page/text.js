@@ -1,10 +1,11 @@
 // The text itself: where a token looks, or who looks at it, through a head, some heads, a layer's mean.
 
-import { button, choice, el, labelled } from "./dom.js";
+import { button, choice, el, labelled, renew } from "./dom.js";
 import { css } from "./colour.js";
 import { dot } from "./card.js";
 import { Flow } from "./flow.js";
 import { share, shading } from "./shading.js";
+import { Latest } from "./source.js";
 import { folded, table } from "./table.js";
 import { fixed, many, percent, quoted, weight } from "./words.js";
 
@@ -14,7 +15,7 @@ export function textView(app) {
   /** @type {ArrayLike<number>} */
   let shades = [];
   let offset = 0;
-  let asked = "";
+  const asking = new Latest();
   const heads = () => app.place.heads || app.place.head;
   const from = () => app.place.side === "from";
   const layer = () => app.layer(app.head(app.place.head).layer);
@@ -24,6 +25,7 @@ export function textView(app) {
     look: (at) => shading(app, shades, (n) => (from() ? n - offset : n), app.place.scale || "sqrt")(at),
   });
   const input = el("input", { type: "text", size: "14", spellcheck: "false", list: "all-heads", onchange: () => app.go({ heads: input.value.trim() === app.place.head ? "" : input.value.trim() }) });
+  const field = labelled("Heads", input, "Heads with commas between them: L2H3, a layer L2, or all");
   const title = el("h2", { id: "text-title" });
   const said = el("p", { class: "said", "aria-live": "polite" });
   const looks = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Where it looks" });
@@ -47,15 +49,15 @@ export function textView(app) {
     const head = app.head(app.place.head);
     title.replaceChildren(...(app.place.heads ? [] : [dot(head.role)]), `Text through ${app.place.heads || head.head}${head.role && !app.place.heads ? ` · ${head.role}` : ""}`);
     input.value = heads();
-    switches.replaceChildren(
+    renew(switches,
       button("where it looks", () => app.go({ side: "" }), { "aria-pressed": String(!from()) }),
       button("who looks at it", () => app.go({ side: "from" }), { "aria-pressed": String(from()) }));
     const one = doc.heads.map(({ head: name, role }) => /** @type {[string, string]} */ ([name, role ? `${name} · ${role}` : name]));
-    tools.replaceChildren(
+    renew(tools,
       choice("Head", one, app.place.head, (name) => app.go({ head: name, heads: "" })),
       button("Its layer, mean", () => app.go({ heads: `L${head.layer}` }), { "aria-pressed": String(app.place.heads === `L${head.layer}`) }),
       button("All heads, mean", () => app.go({ heads: "all" }), { "aria-pressed": String(app.place.heads === "all") }),
-      labelled("Heads", input, "Heads with commas between them: L2H3, a layer L2, or all"),
+      field,
       el("datalist", { id: "all-heads" }, ...doc.layers.map(({ layer: n }) => el("option", { value: `L${n}` })), el("option", { value: "all" })),
       choice("Scale", [["", "square root"], ["linear", "linear"], ["log", "logarithm"]], ["linear", "log"].includes(app.place.scale) ? app.place.scale : "", (scale) => app.go({ scale })),
     );
@@ -78,17 +80,16 @@ export function textView(app) {
 
   const load = async () => {
     const token = Number(app.place.at);
-    const name = (asked = `${heads()} ${token}`);
-    flow.at = token;
+    const signal = asking.next();
     flow.show(token);
     showCopies(token);
     const { queries, keys, offset: first, crosses } = layer();
-    const ask = (/** @type {string} */ axis) => app.source.ask("line", { trace: app.trace, heads: heads(), axis, at: token });
+    const ask = (/** @type {string} */ axis) => app.source.ask("line", { trace: app.trace, heads: heads(), axis, at: token }, signal);
     const none = { facts: { exact: true, kept: 0 }, arrays: { values: { data: new Float64Array(0), shape: [0] } } };
     element.setAttribute("aria-busy", "true");
     try {
       const [to, by] = await Promise.all([token >= first && token < first + queries ? ask("query") : none, token < keys && !crosses ? ask("key") : none]);
-      if (name !== asked) return;
+      if (signal.aborted) return;
       offset = first;
       const pairs = (/** @type {import("./types.js").Answer} */ { arrays }, /** @type {number} */ shift) =>
         Array.from(arrays.values.data, (value, n) => /** @type {[number, string, number]} */ ([n + shift, shift || !crosses ? doc.tokens[n + shift] ?? "" : `key ${n}`, value])).filter(([, , value]) => value > 0).sort((a, b) => b[2] - a[2] || a[0] - b[0]);
@@ -111,7 +112,7 @@ export function textView(app) {
     } catch (error) {
       app.fail(error);
     }
-    element.removeAttribute("aria-busy");
+    if (!signal.aborted) element.removeAttribute("aria-busy");
   };
 
   const showGroups = async () => {
@@ -139,6 +140,9 @@ export function textView(app) {
       chrome();
       flow.again();
     },
-    close: () => flow.close(),
+    close() {
+      asking.stop();
+      flow.close();
+    },
   };
 }

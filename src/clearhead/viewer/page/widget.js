@@ -5,6 +5,8 @@ import { MemoryPlace } from "./place.js";
 import { Refused, unpack } from "./source.js";
 
 const LONGEST = 120_000; // milliseconds, as long as a page waits for its server
+const EXPLAINED = 3000; // milliseconds without a first answer, after which it is said why
+const WAITING = "Waiting for the kernel: it answers when it is done with what it runs. Where none is running, as in a saved notebook, run the cell again.";
 
 class KernelSource {
   /** @param {any} model anywidget's */
@@ -45,9 +47,16 @@ function render({ model, el: place }) {
   root.adoptedStyleSheets = [sheet];
   const box = document.createElement("div");
   root.append(box);
+  place.setAttribute("data-lm-suppress-shortcuts", "true"); // JupyterLab's keys are for its cells: here they move in the map
   const app = new App(box, new KernelSource(model), new MemoryPlace());
-  app.start();
-  return () => app.view?.close();
+  const light = document.body.dataset.jpThemeLight; // JupyterLab's theme, which need not be the system's
+  if (light !== undefined && app.dark === (light === "true")) app.turn();
+  const waiting = setTimeout(() => app.tell(WAITING), EXPLAINED);
+  app.start().finally(() => clearTimeout(waiting));
+  return () => {
+    clearTimeout(waiting);
+    app.view?.close();
+  };
 }
 
 export default { render };

@@ -494,7 +494,8 @@ def test_a_question_taken_back_is_asked_anew_by_who_asks_again(opened):
       let asked = 0;
       const later = (signal, refused) => setTimeout(() => refused(signal.reason));
       const late = (signal) => new Promise((_, refused) => signal.addEventListener('abort', () => later(signal, refused)));
-      const source = new Remembering({ ask: (_, __, signal) => (++asked === 1 ? late(signal) : Promise.resolve({ facts: asked })) });
+      const ask = (_, __, signal) => (++asked === 1 ? late(signal) : Promise.resolve({ facts: asked }));
+      const source = new Remembering({ ask });
       const latest = new Latest();
       const first = source.ask('line', { at: 1 }, latest.next()).catch((error) => error.name);
       const second = await source.ask('line', { at: 1 }, latest.next());

@@ -509,8 +509,8 @@ def test_a_question_taken_back_is_asked_anew_by_who_asks_again(opened):
 def test_bins_of_long_texts_say_where_they_begin(opened):
     chrome = opened()
     said = chrome.run(
-        "import('/histogram.js').then(({ histogram }) => [4, 14].map((n) => [...histogram(new Float32Array(n).fill(1 / n), null)"
-        ".querySelectorAll('small')].map((e) => e.textContent)))"
+        "import('/histogram.js').then(({ histogram }) => [4, 14].map((n) => "
+        "[...histogram(new Float32Array(n).fill(1 / n), null).querySelectorAll('small')].map((e) => e.textContent)))"
     )
     assert said == [["0", "1", "2–3", "4–7"], ["0", "1", *(f"{2**n}–" for n in range(1, 13))]]
 

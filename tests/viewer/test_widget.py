@@ -61,7 +61,7 @@ def test_many_heads_are_listed_in_part_and_an_empty_trace_is_its_name(monkeypatc
     from clearhead.trace import Trace
 
     monkeypatch.setattr(notebook, "SHOWN", 4)
-    assert "8 more heads: pip install" in notebook.static(planted_shown(twice(4)))
+    assert "8 more heads with a role: pip install" in notebook.static(planted_shown(twice(4)))
     assert set(shown_as(Trace())) == {"text/plain"}
 
 

@@ -14,7 +14,7 @@ from clearhead.viewer.joined import script, style
 from clearhead.viewer.picture import picture
 from clearhead.viewer.questions import Gallery
 
-SHOWN = 40  # heads listed in the table that stands in for the widget
+SHOWN = 40  # heads with a role listed in the table that stands in for the widget
 
 
 def bundle(thing: Trace | Observation, **given: Any) -> dict[str, Any]:
@@ -60,14 +60,15 @@ def widget(*shown: Shown) -> Any:
 
 
 def static(shown: Shown) -> str:
-    """A picture of all maps and a table of the heads, for where no widget can run. Nothing in it runs or is fetched."""
+    """A picture of all maps and a table of the heads' roles, for where no widget can run. Nothing in it runs or is fetched."""
+    labels = {head: best for head in shown.heads if (best := shown.label(head)) is not None}
     rows = []
-    for head in shown.heads[:SHOWN]:
-        best = shown.label(head)
-        said = ("", "", "") if best is None else (best.role, f"{best.score:.2f}", f"{best.null:.2f}")
-        rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in (str(head), *said)) + "</tr>")
-    rest = len(shown.heads) - SHOWN
-    more = f"<p>{rest} more heads: pip install 'clearhead[notebook]' shows all.</p>" if rest > 0 else ""
+    for head, best in list(labels.items())[:SHOWN]:
+        cells = (str(head), best.role, f"{best.score:.2f}", f"{best.null:.2f}")
+        rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
+    rest, none = len(labels) - SHOWN, len(shown.heads) - len(labels)
+    more = f"<p>{rest} more heads with a role: pip install 'clearhead[notebook]' shows all.</p>" if rest > 0 else ""
+    more += f"<p>Heads without a role: {none}.</p>" if none else ""
     image = ""
     if shown.map(shown.heads[0]) is not None:
         drawn = base64.b64encode(picture(shown)).decode("ascii")

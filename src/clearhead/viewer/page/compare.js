@@ -129,6 +129,7 @@ export function compareView(app) {
       });
       frame.append(map.canvas);
     } else frame.append(el("p", { class: "soft", text: "The texts have other lengths, so their maps cannot be subtracted." }));
+    readout.hidden = !map;
     readout.textContent = !map ? "" : `${head}, ${other?.name} minus ${doc.name}. Orange: more there; blue: less there.`;
     where.replaceChildren(dot(here.role), `Where ${head} changed`);
     aside.replaceChildren(el("h2", {}, dot(here.role), head),

@@ -17,7 +17,7 @@ const BY_DISTANCE = (none) => ({
   what: "tokens back", title: (n) => `${bins(n)} tokens back`,
 });
 
-const WHOLE = 10; // bins from which on only where they begin is written below them
+const WHOLE = 8; // more bins than these have only where they begin written below them
 
 /**
  * @param {ArrayLike<number>} values @param {ArrayLike<number> | null} none

@@ -126,6 +126,36 @@ BROKEN = {
         "return (q @ k.mT / self.dim).softmax(-1)",
         "return (q @ k.mT / k.shape[-1] ** 0.5).softmax(-1)",
     ),
+    "a window over the future": (
+        "def f(q, k, v, window=3):\n    i, j = torch.arange(q.shape[-2])[:, None], torch.arange(q.shape[-2])\n"
+        "    near = (i - j) < window\n    s = q @ k.mT / math.sqrt(q.shape[-1])\n"
+        "    return s.masked_fill(~near, -math.inf).softmax(-1) @ v\n",
+        "near = (i - j) < window",
+        "near = (i >= j) & (i - j < window)",
+    ),
+    "padding that hides queries": (
+        "def f(q, k, v, key_padding_mask=None):\n    s = q @ k.mT / math.sqrt(q.shape[-1])\n"
+        "    if key_padding_mask is not None:\n        s = s.masked_fill(key_padding_mask[:, None, :, None], -1e9)\n"
+        "    return s.softmax(-1) @ v\n",
+        "s = s.masked_fill(key_padding_mask[:, None, :, None], -1e9)",
+        "s = s.masked_fill(key_padding_mask[:, None, None, :], -1e9)",
+    ),
+    "heads expanded the wrong way round": (
+        "def many(h, n):\n    b, kv, t, d = h.shape\n    h = h[:, None, :, :, :].expand(b, n, kv, t, d)\n"
+        "    return h.reshape(b, kv * n, t, d)\n\ndef f(q, k, v):\n    n = q.shape[1] // k.shape[1]\n"
+        "    k, v = many(k, n), many(v, n)\n    return (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v\n",
+        "h = h[:, None, :, :, :].expand(b, n, kv, t, d)",
+        "h = h[:, :, None].expand(b, kv, n, t, d)",
+    ),
+    "a running sum that is not rescaled": (
+        "def f(q, k, v):\n    m, total, out = q.new_full((*q.shape[:3], 1), -math.inf), 0.0, 0.0\n"
+        "    for j in range(0, k.shape[2], 2):\n        s = q @ k[:, :, j : j + 2].mT / math.sqrt(q.shape[-1])\n"
+        "        new = torch.maximum(m, s.amax(-1, keepdim=True))\n        p = torch.exp(s - new)\n"
+        "        total = total * torch.exp(m - new) + p.sum(-1, keepdim=True)\n        out = out + p @ v[:, :, j : j + 2]\n"
+        "        m = new\n    return out / total\n",
+        "out = out + p @ v[:, :, j : j + 2]",
+        "out = out * torch.exp(m - new) + p @ v[:, :, j : j + 2]",
+    ),
     "dropout that never stops": (
         f"{MODULE}    def forward(self, x):\n        w = (self.q(x) @ self.k(x).mT / 4).softmax(-1)\n"
         "        w = F.dropout(w, 0.1)\n        return w @ self.v(x)\n",

@@ -93,3 +93,14 @@ def test_another_heads_numbers_and_caches_out_of_order_are_said_in_a_sentence_wi
     assert last["said"] == "all 6 heads use the value of the last head, where each has its own"
     assert cached["said"] == "the 3 new keys and values are put in front of the 4 cached ones, which come before them"
     assert cached["line"]["text"] == "k = torch.cat([k, past[0]], dim=2)"
+
+
+def test_a_cache_that_is_an_object_is_used_and_mended_where_it_grows(reports: dict) -> None:
+    by_name = {entry.name: found for entry, found in zip(WRONG, reports["wrong"], strict=True)}
+    found = by_name["CacheAsAnObjectBehind"]["diagnosis"][0]
+    assert [(change["line"]["text"], change["text"]) for change in found["together"]] == [
+        ("k = torch.cat([k, self.parts[0]], dim=2)", "k = torch.cat([self.parts[0], k], dim=2)"),
+        ("v = torch.cat([v, self.parts[1]], dim=2)", "v = torch.cat([self.parts[1], v], dim=2)"),
+    ]
+    whole = {entry.name: found for entry, found in zip(RIGHT, reports["right"], strict=True)}["CacheAsAnObject"]
+    assert "right" in {f["outcome"] for f in whole["findings"] if f["check"] == "chunked"}

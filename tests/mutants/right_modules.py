@@ -351,6 +351,19 @@ class Alibi(Base):
 
 
 @right
+class AlibiWoven(Base):
+    """Slopes for a number of heads that is no power of two, as they were published."""
+
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.query, self.key, self.value))
+        slopes = torch.tensor([1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8], dtype=x.dtype)[:, None, None]
+        i, j = torch.arange(x.shape[1])[:, None], torch.arange(x.shape[1])
+        scores = q @ k.mT * q.shape[-1] ** -0.5 - slopes * (i - j)
+        scores = scores.masked_fill(j > i, float("-inf"))
+        return self.proj(self.merge(F.softmax(scores, dim=-1) @ v))
+
+
+@right
 class FusedSingleHead(nn.Module):
     def __init__(self, emb):
         super().__init__()

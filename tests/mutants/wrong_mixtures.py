@@ -189,3 +189,33 @@ def minus_ten_thousand_added(q, k, v):
 @wrong("scale:1/(D//2)")
 def by_half_the_width(q, k, v):
     return F.softmax(q @ k.mT / (q.size(-1) // 2), dim=-1) @ v
+
+
+@wrong("axis:tiles=3")
+def values_never_rescaled(q, k, v):
+    top, total, out = q.new_full((*q.shape[:3], 1), float("-inf")), 0.0, 0.0
+    for j in range(0, k.shape[2], 3):
+        scores = scaled(q, k[:, :, j : j + 3])
+        new = torch.maximum(top, scores.amax(-1, keepdim=True))
+        e = torch.exp(scores - new)
+        total = total * torch.exp(top - new) + e.sum(-1, keepdim=True)
+        out = out + e @ v[:, :, j : j + 3]
+        top = new
+    return out / total
+
+
+@wrong("axis:tiles both=1")
+def nothing_rescaled(q, k, v):
+    top, total, out = q.new_full((*q.shape[:3], 1), float("-inf")), 0.0, 0.0
+    for j in range(k.shape[2]):
+        scores = scaled(q, k[:, :, j : j + 1])
+        top = torch.maximum(top, scores)
+        total, out = total + torch.exp(scores - top), out + torch.exp(scores - top) * v[:, :, j : j + 1]
+    return out / total
+
+
+@wrong("sees:window, future too")
+def window_that_forgets_the_future(q, k, v, window=3):
+    i, j = torch.arange(q.shape[-2])[:, None] + k.shape[-2] - q.shape[-2], torch.arange(k.shape[-2])
+    near = (i - j) < window
+    return F.softmax(scaled(q, k).masked_fill(~near, float("-inf")), dim=-1) @ v

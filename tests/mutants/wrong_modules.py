@@ -415,6 +415,30 @@ class AlibiTurned(Base):
         return self.proj(self.merge(F.softmax(scores.masked_fill(self.tril[:T, :T] == 0, float("-inf")), dim=-1) @ v))
 
 
+@wrong("bias:alibi halves")
+class AlibiHalved(Base):
+    def forward(self, x):
+        q, k, v = (self.split(layer(x)) for layer in (self.query, self.key, self.value))
+        slopes = 2.0 ** -torch.arange(1, self.n_head + 1, dtype=x.dtype)[:, None, None]
+        i, j = torch.arange(x.shape[1])[:, None], torch.arange(x.shape[1])
+        scores = (q @ k.mT * q.shape[-1] ** -0.5 - slopes * (i - j).abs()).masked_fill(j > i, float("-inf"))
+        return self.proj(self.merge(F.softmax(scores, dim=-1) @ v))
+
+
+@wrong("rope:half-k-backwards 10000")
+class KeysTurnedTheOtherWay(Grouped):
+    def __init__(self):
+        super().__init__(n_kv_heads=6)
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        a = angles(x.shape[1], self.head_dim)
+        emb = torch.cat([a, a], dim=-1)
+        q = q * emb.cos() + rotate_half(q) * emb.sin()
+        k = k * emb.cos() - rotate_half(k) * emb.sin()
+        return self.attend(q, k, v)
+
+
 @wrong("rope:half-no-minus 10000")
 class RotaryWithoutMinus(Grouped):
     def forward(self, x):

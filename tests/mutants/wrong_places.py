@@ -168,6 +168,47 @@ class JoinedTwice(Decoder):
         return self.attend(q, k, v), (k, v)
 
 
+class KeysAndValues:
+    """What was before, handed from call to call as an object."""
+
+    def __init__(self):
+        self.parts = None
+
+    def grown(self, k, v):
+        if self.parts is not None:
+            k = torch.cat([self.parts[0], k], dim=2)
+            v = torch.cat([self.parts[1], v], dim=2)
+        self.parts = k, v
+        return k, v
+
+
+class KeysAndValuesBehind(KeysAndValues):
+    def grown_behind(self, k, v):
+        if self.parts is not None:
+            k = torch.cat([k, self.parts[0]], dim=2)
+            v = torch.cat([v, self.parts[1]], dim=2)
+        self.parts = k, v
+        return k, v
+
+
+@right
+class CacheAsAnObject(Decoder):
+    def forward(self, x, cache: KeysAndValues | None = None):
+        q, k, v = (self.heads(f(x)) for f in (self.q_proj, self.k_proj, self.v_proj))
+        if cache is not None:
+            k, v = cache.grown(k, v)
+        return self.attend(q, k, v)
+
+
+@wrong("cache:new first")
+class CacheAsAnObjectBehind(Decoder):
+    def forward(self, x, cache: KeysAndValuesBehind | None = None):
+        q, k, v = (self.heads(f(x)) for f in (self.q_proj, self.k_proj, self.v_proj))
+        if cache is not None:
+            k, v = cache.grown_behind(k, v)
+        return self.attend(q, k, v)
+
+
 def turned(x, at):
     angles = at[:, None] * 10000 ** (-torch.arange(0, x.shape[-1], 2, dtype=x.dtype) / x.shape[-1])
     cos, sin = (torch.cat([f(angles), f(angles)], dim=-1) for f in (torch.cos, torch.sin))

@@ -172,6 +172,14 @@ _HEADS = tuple(
     if how in ("first", "averaged", "summed") or part in ("kv", "k", "v", "q")
 )
 
+_TILES = (
+    (
+        "",
+        "when a tile of {} keys brings a larger score, the sum of the values so far is not rescaled by e^(old − new maximum)",
+    ),
+    (" both", "when a tile of {} keys brings a larger score, neither sum so far is rescaled by e^(old − new maximum)"),
+)
+
 _KEEP = "one number a row meets the matrix as if it were one a column (is keepdims=True missing?)"
 
 DIMENSIONS = (
@@ -258,6 +266,14 @@ DIMENSIONS = (
                 ),
                 (
                     "pairs-q-backwards 10000",
+                    "rotary positions: query and key are turned in opposite directions (pairs)",
+                ),
+                (
+                    "half-k-backwards 10000",
+                    "rotary positions: query and key are turned in opposite directions (half-split)",
+                ),
+                (
+                    "pairs-k-backwards 10000",
                     "rotary positions: query and key are turned in opposite directions (pairs)",
                 ),
                 (
@@ -382,9 +398,14 @@ DIMENSIONS = (
         "bias",
         "scores − slope of the head × distance: ALiBi",
         (
-            *_fine(("none", "nothing is added to the scores"), ("alibi", "ALiBi: scores fall with the distance")),
+            *_fine(
+                ("none", "nothing is added to the scores"),
+                ("alibi", "ALiBi: scores fall with the distance"),
+                ("alibi woven", "ALiBi: scores fall with the distance, slopes of the next power of two woven in"),
+            ),
             *_wrong(
                 ("alibi turned", "ALiBi with its sign turned round: scores rise with the distance"),
+                ("alibi halves", "ALiBi with slopes 1/2, 1/4, 1/8 …, which are right for 8 heads; there are {H}"),
                 ("alibi same", "ALiBi with the first head's slope in every head"),
             ),
         ),
@@ -412,6 +433,7 @@ DIMENSIONS = (
             *_wrong(
                 ("window+1", "each query sees window + 1 keys, itself included, where window keys are meant"),
                 ("window-1", "each query sees window − 1 keys, itself included, where window keys are meant"),
+                ("window, future too", "the window hides what is too far back, and nothing of the future"),
                 ("always past", "the causal flag has no effect: the future is hidden with it and without it"),
                 ("strict", "the diagonal is hidden too: a query does not see its own key, j < i where j ≤ i is meant"),
                 ("ahead", "one key of the future is seen: j ≤ i + 1 where j ≤ i is meant"),
@@ -492,6 +514,11 @@ DIMENSIONS = (
                 ("turned both", f"maxima and sums of the key's row are used, not of the query's: {_KEEP}"),
                 ("columns", "each row's largest score is subtracted, and then the softmax runs over the queries"),
                 rank=1,
+            ),
+            *(
+                Option(f"tiles{both}={n}", said.format(n), rank=1, alone=True)
+                for n in (1, 2, 3, 4, 8, 16)
+                for both, said in _TILES
             ),
         ),
     ),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import types
+import typing
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead.check.calling import Failed, call
 from clearhead.check.choices import INDEX
@@ -65,12 +67,7 @@ Decode = Callable[[Tensor, tuple[int, ...]], list[Tensor]]
 
 def protocol(subject: ModuleSubject, x: Tensor) -> tuple[Decode | None, str]:
     """A way to give it a text in chunks; None, and what went wrong, if none works."""
-    makers: list[Callable[[], Any]] = [lambda: None, dict, list]
-    default = subject.parameter("cache")
-    if default is not None and subject.cache_argument is not None:
-        annotation = getattr(subject.forward, "__annotations__", {}).get(default.name)
-        if isinstance(annotation, type) and annotation not in (dict, list, tuple, Tensor):
-            makers.insert(0, annotation)
+    makers: list[Callable[[], Any]] = [*_cache_classes(subject), lambda: None, dict, list]
     trouble = "it returns none and changes none"
     for make in makers if subject.cache_argument is not None else [lambda: None]:
 
@@ -89,6 +86,23 @@ def protocol(subject: ModuleSubject, x: Tensor) -> tuple[Decode | None, str]:
     return None, trouble
 
 
+def _cache_classes(subject: ModuleSubject) -> list[type]:
+    """Classes whose objects it may want as its cache: those its forward is annotated with, and those of its file so called."""
+    forward = subject.root.forward if isinstance(subject.forward, nn.Module) else subject.forward
+    parameter = subject.parameter("cache")
+    try:
+        hint = typing.get_type_hints(forward).get("" if parameter is None else parameter.name)
+    except Exception:  # noqa: BLE001  # a name that is not there at run time
+        hint = None
+    known = (dict, list, tuple, Tensor, types.NoneType)
+    found = [kind for kind in typing.get_args(hint) or (hint,) if isinstance(kind, type) and kind not in known]
+    for name, kind in getattr(forward, "__globals__", {}).items():
+        own = isinstance(kind, type) and kind.__module__ == getattr(forward, "__module__", "")
+        if own and "cache" in name.lower() and not issubclass(kind, nn.Module) and kind not in found:
+            found.append(kind)
+    return found
+
+
 def _remembers(subject: ModuleSubject, make: Callable[[], Any], x: Tensor) -> bool:
     """Whether what came before makes a difference to what comes then."""
     other = x.clone()
@@ -97,7 +111,7 @@ def _remembers(subject: ModuleSubject, make: Callable[[], Any], x: Tensor) -> bo
 
 
 def _decode(subject: ModuleSubject, x: Tensor, split: tuple[int, ...], make: Callable[[], Any]) -> list[Tensor]:
-    cache, at, parts = make(), 0, []
+    cache, at, parts = call(make, habits=subject.habits), 0, []
     _reset(subject)
     for n in split:
         named: dict[str, Any] = {}

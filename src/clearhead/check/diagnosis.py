@@ -34,6 +34,7 @@ ROPE_RIGHT = {
     "q-only": "turn the key too, by the angles of its own position",
     "k-only": "turn the query too, by the angles of its own position",
     "v-too": "turn query and key, and leave the value as it is",
+    "k-backwards": "turn query and key in the same direction",
     "q-backwards": "turn query and key in the same direction",
     "again": "keep keys as they were turned once, or keep them unturned and turn all of them when they are read",
     "no-minus": "a pair (a, b) becomes (a cos − b sin, b cos + a sin): one minus, one plus",
@@ -139,6 +140,8 @@ def _mistake(
             right = (
                 "MultiheadAttention(…, batch_first=True) for x (B, T, C); if it is meant to be (T, B, C): --layout tbc"
             )
+    elif name == "axis" and option.startswith("tiles"):
+        right = "c = exp(old − new); l = l * c + p.sum(-1, keepdim=True); out = out * c + p @ v"
     elif name == "heads" and "tiled" not in option:
         right = "each head uses its own: k[:, h], or all of k at once"
         if sizes["Hk"] != sizes["H"]:

@@ -122,13 +122,56 @@ def _without_factor(text: str) -> Iterator[str]:
         yield text[: found.start()] + text[found.end() :]
 
 
-def _axis(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+def _axis(text: str, option: str, whole: str) -> Iterator[str]:
+    if option.startswith("tiles"):
+        yield from _rescaled(text, whole)
+        return
     if re.search(r"(dim|axis)\s*=", text):
         last = re.sub(r"(dim|axis)\s*=\s*(?:\(-?\d+\)|-?\d+)", r"\1=-1", text)
         yield last
         yield re.sub(r"((?:dim|axis)=-1)\)", r"\1, keepdims=True)", last)
     yield re.sub(r"softmax\(([^()]+),\s*-?\d+\)", r"softmax(\1, -1)", text)
     yield re.sub(r"\.(sum|max|amax)\((-?\d*)\)", r".\1(axis=-1, keepdims=True)", text)
+
+
+def _rescaled(text: str, whole: str) -> Iterator[str]:
+    """A running sum that is multiplied by what e to the old maximum has to be multiplied by to be e to the new one."""
+    maxima = re.search(r"(\w+)\s*=\s*(?:torch|np|jnp)\.maximum\((\w+),", whole)
+    found = re.fullmatch(r"(\w+)\s*=\s*\1\s*\+\s*(.+)", text) or re.fullmatch(r"(\w+)\s*\+=\s*(.+)", text)
+    if maxima and found:
+        library = "np" if "np.maximum" in maxima[0] else "torch"
+        yield f"{found[1]} = {found[1]} * {library}.exp({maxima[2]} - {maxima[1]}) + {found[2]}"
+
+
+def _align(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+    """A triangle that ends with the last key, or the last rows of one."""
+    yield re.sub(r"\[(.*?):\s*(\w+),\s*:\s*(\w+)\]", r"[\1\3 - \2 : \3, :\3]", text)
+    found = re.search(r"\btri[lu]_?\(", text)
+    sizes = re.search(r"ones\(\(?(\w+), (\w+)", text)
+    if found and sizes:
+        end = _closing(text, found.end())
+        one = " + 1" if re.search(r"\btriu", text) else ""
+        cut = re.sub(r",\s*(?:(?:diagonal|k)\s*=\s*)?-?\d+\s*$", "", text[found.end() : end])
+        yield f"{text[: found.end()]}{cut}, {sizes[2]} - {sizes[1]}{one}{text[end:]}"
+
+
+def _mask(text: str, option: str, whole: str) -> Iterator[str]:
+    if option == "rows":
+        yield text.replace("[:, None, :, None]", "[:, None, None, :]")
+    elif option == "transposed":
+        yield re.sub(r"(mask\w*)(?:\.mT|\.T|\.transpose\([^()]*\))", r"\1", text)
+    elif option == "inverted":
+        yield from _sees(text, option, whole)
+    elif option == "ignored":
+        yield re.sub(r"^(\w+)(\.masked_fill\()", r"\1 = \1\2", text)
+
+
+def _rope(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+    if "v-too" in option:
+        yield re.sub(r"[\w.]+\((x?v\w*)(?:,[^()]*)?\)", r"\1", text)
+    if "backwards" in option:
+        yield re.sub(r"(cos\w*(?:\(\))?)\s*-\s*", r"\1 + ", text)
+        yield re.sub(r"(cos\w*(?:\(\))?)\s*\+\s*", r"\1 - ", text)
 
 
 def _hide(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
@@ -158,6 +201,22 @@ def _arguments(inside: str) -> list[str]:
         else:
             found[-1] += letter
     return [each.strip() for each in found]
+
+
+def _roles(text: str, option: str, whole: str) -> Iterator[str]:
+    """The line with query, key or value in the place where another one was taken for it."""
+    long = {"q": "query", "k": "key", "v": "value"}
+    for place, used in zip("qkv", option, strict=True):
+        if place == used:
+            continue
+        called = [name for name in (place, long[place], place.upper()) if re.search(rf"(?<![\w.]){name}\b", whole)]
+        names = rf"(?:{used}|{used.upper()}|{long.get(used, used)})"
+        yield re.sub(rf"@ {names}\b(?!.*@)", f"@ {(called or [place])[0]}", text)
+        head, equals, rest = text.partition(" = ")
+        if equals and used in long:
+            yield f"{head} = {rest.replace(long[used], long[place])}"
+            layer = rf"((?:self\.)?[A-Za-z]*_?){used}((?:_[a-z]+)?\()"  # self.k_proj(, W_k(, k(
+            yield head + equals + re.sub(layer, rf"\g<1>{place}\2", rest)
 
 
 def _unit(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
@@ -212,6 +271,8 @@ def _calls(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
 
 
 def _sees(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+    if option == "window, future too":
+        yield re.sub(r"\(?(\w+) - (\w+)\)? (<=?) (\w+)", r"(\1 >= \2) & (\1 - \2 \3 \4)", text)
     if option == "all":  # what was hidden is thrown away
         yield re.sub(r"^(\w+)(\.masked_fill\()", r"\1 = \1\2", text)
     yield from _triangles(text)
@@ -253,6 +314,12 @@ def _heads(text: str, option: str, whole: str) -> Iterator[str]:
         yield from _own_head(text, whole)
         return
     yield re.sub(r"\.repeat\(1,\s*([^,()]+),\s*1,\s*1\)", r".repeat_interleave(\1, dim=1)", text)
+    yield re.sub(r"(->[^'\"]*)\((\w+) (\w+)\)", r"\1(\3 \2)", text)
+    yield re.sub(  # h[:, None].expand(b, n, kv, t, d): each of the key heads n times, not all of them n times
+        r"\[:, None(?:, :)*\]\.expand\(([^,()]+), ([^,()]+), ([^,()]+), ([^,()]+), ([^,()]+)\)",
+        r"[:, :, None].expand(\1, \3, \2, \4, \5)",
+        text,
+    )
 
 
 def _own_head(text: str, whole: str) -> Iterator[str]:
@@ -287,10 +354,14 @@ def _cache(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
 
 
 def _merge(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+    if option == "reversed":
+        yield text.replace("[::-1]", "", 1)
+        yield re.sub(r"reversed\((\w+)\)", r"\1", text)
     yield re.sub(r"\.(contiguous\(\)\.)?(view|reshape)\(", r".transpose(1, 2).reshape(", text, count=1)
 
 
 def _split(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
+    yield re.sub(r"\((\w+) (\w+)\)(?=[^'\"]*->)", r"(\2 \1)", text)
     found = re.search(r"\.(view|reshape)\(([^,]+),([^,]+),([^,]+),([^)]+)\)", text)
     if found:
         b, h, t, d = (found[n].strip() for n in (2, 3, 4, 5))
@@ -300,7 +371,7 @@ def _split(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
 _WAYS: dict[str, Callable[[str, str, str], Any]] = {
     "scale": _scale, "axis": _axis, "hide": _hide, "sees": _sees, "heads": _heads, "cache": _cache, "merge": _merge,
     "split": _split, "unit": _unit, "result": _result, "overflow": _overflow, "precision": _precision, "calls": _calls,
-    "empty": _empty,
+    "empty": _empty, "align": _align, "mask": _mask, "rope": _rope, "roles": _roles,
 }  # fmt: skip
 
 

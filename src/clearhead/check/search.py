@@ -141,7 +141,11 @@ class Search:
                 continue
             names = [option.id for option in dimension.options]
             if dimension.name == "sees":
-                names = [n for n in names if bench.case.window or n not in ("window+1", "window-1", "around")]
+                names = [
+                    n
+                    for n in names
+                    if bench.case.window or n not in ("window+1", "window-1", "window, future too", "around")
+                ]
             if dimension.name == "scale" and bench.case.scale is None:
                 names.remove("ignored")
             if dimension.name == "hide":

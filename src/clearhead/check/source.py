@@ -92,6 +92,9 @@ def _called(source: Source, found: list[Source]) -> Iterator[Source]:
         owner = None
         if not isinstance(helper, types.FunctionType) and name not in ("forward", "__call__"):
             helper, owner = getattr(method, "__func__", method), source.owner
+            if not isinstance(helper, types.FunctionType):  # cache.update(k, v)
+                owner = _owner_of(name, source.function)
+                helper = None if owner is None else vars(owner)[name]
         if (
             isinstance(helper, types.FunctionType)
             and helper.__code__.co_filename == source.function.__code__.co_filename
@@ -100,6 +103,19 @@ def _called(source: Source, found: list[Source]) -> Iterator[Source]:
             made = _read(helper, owner)
             if made is not None:
                 yield made
+
+
+def _owner_of(name: str, function: types.FunctionType) -> type | None:
+    """The class of a function's file, no module, that has a method of that name; None unless there is just one."""
+    kinds = [
+        kind for kind in function.__globals__.values() if isinstance(kind, type) and not issubclass(kind, nn.Module)
+    ]
+    own = {
+        kind
+        for kind in kinds
+        if kind.__module__ == function.__module__ and isinstance(vars(kind).get(name), types.FunctionType)
+    }
+    return own.pop() if len(own) == 1 else None
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -148,6 +164,10 @@ def point(sources: list[Source], mistake: str, works: Works | None = None) -> tu
                 tries.add((source.file, line.number, way))
                 if works(Edit(source.function, line.number, way)):
                     return line, way
+    if likeliest is None and dimension == "cache":
+        found = ((source, number) for source in sources for number, _ in _matching(source, r"cache|past|memory|state"))
+        for source, number in itertools.islice(found, 1):
+            likeliest = Line(source.file, source.first + number - 1, source.lines[number - 1].strip())
     return likeliest, ""
 
 
@@ -245,6 +265,9 @@ def _places(source: Source, dimension: str, option: str) -> Iterator[tuple[int, 
         yield from _matching(source, r"\b(scale|scaling)\b\s*\*?=|\*\s*(self\.)?scal|/\s*(self\.)?scal|/=|\*=")
         yield from _matching(source, r"@.*[*/]|einsum.*[*/]|matmul.*[*/]|bmm.*[*/]|/\s*\w+")
         yield from _scores(source)
+    elif dimension == "axis" and option.startswith("tiles"):
+        yield from _matching(source, r"\+=.*@|=\s*(\w+)\s*\+.*(@|einsum|matmul)|\+=")
+        yield from _matching(source, r"exp\(")
     elif dimension == "axis":
         yield from _calls(tree, "softmax", "Softmax", "log_softmax", "sigmoid", "relu", "softmin")
         yield from _matching(source, r"softmax|\.exp\(|np\.exp|sigmoid|\.sum\(")
@@ -254,7 +277,7 @@ def _places(source: Source, dimension: str, option: str) -> Iterator[tuple[int, 
             yield from _matching(source, r"(masked_fill|where).*== ?[01]\b")
         yield from _calls(tree, "tril", "triu", "tri")
         yield from _calls(tree, "masked_fill", "masked_fill_", "where")
-        yield from _matching(source, r"range\(|<=|>=|arange|\bmask\b|is_causal|diagonal|\[:\s*\w+\]")
+        yield from _matching(source, r"range\(| [<>]=? |arange|\bmask\b|is_causal|diagonal|\[:\s*\w+\]")
         yield from _calls(tree, "softmax")
         yield from _scores(source)
     elif dimension in ("hide", "mask"):
@@ -266,12 +289,14 @@ def _places(source: Source, dimension: str, option: str) -> Iterator[tuple[int, 
         yield from _scores(source)
     elif dimension == "heads":
         if "tiled" not in option:
-            yield from _matching(source, r"\[(:,\s*|\.\.\.,\s*)?-?[01]?:?-?[01]\b|\[h\b|\.(mean|sum)\(|einsum")
-        yield from _matching(source, r"\.repeat\(|\btile\(|repeat_interleave|expand\(|\.repeat\b|%|//")
-        yield from _scores(source)
+            yield from _matching(
+                source, r"(?<!shape)\[(:,\s*|\.\.\.,\s*)?-?[01]?:?-?[01]\b|\[h\b|\.(mean|sum)\(|einsum"
+            )
+        yield from _matching(source, r"\brepeat\(|\btile\(|repeat_interleave|expand\(|\.repeat\b|%|//")
+        if "tiled" not in option:
+            yield from _scores(source)
     elif dimension == "cache":
         yield from _matching(source, r"\b(cat|concat|concatenate|stack|append|insert)\(")
-        yield from _matching(source, r"cache|past|memory|state")
     elif dimension == "split":
         yield from _matching(source, r"\.(view|reshape)\(|rearrange")
     elif dimension == "merge":
@@ -282,6 +307,8 @@ def _places(source: Source, dimension: str, option: str) -> Iterator[tuple[int, 
             )
         )
         yield from reversed(lines)
+    elif dimension == "bias":
+        yield from _matching(source, r"slope|alibi|distance|\.abs\(|\babs\(")
     elif dimension == "cap":
         yield from _matching(source, r"tanh|clamp|clip|softcap|cap\b")
     elif dimension == "sinks":

@@ -56,6 +56,10 @@ def relation(sees: str, tq: int, tk: int, offset: int, window: int | None) -> Ar
         past = past & (j > i - window)
     if sees == "past":
         return past
+    if sees == "window, future too":
+        if window is None:
+            raise Refused
+        return np.asarray(j > i - window)
     if sees in ("window+1", "window-1"):
         return past if window is None else past & (j > i - window - (1 if sees == "window+1" else -1))
     if sees == "around":
@@ -109,13 +113,25 @@ def unit_length(unit: str, x: Array, epsilon: float) -> Array:
 
 @no_type_check
 def alibi(option: str, z: Array, offset: int) -> Array:
-    """What ALiBi adds to scores (B, H, Tq, Tk): −slope · distance, slopes 2^(−8 (h + 1) / H)."""
+    """What ALiBi adds to scores (B, H, Tq, Tk): −slope · distance, with the slopes of `slopes`."""
     h, tq, tk = z.shape[1:]
-    slopes = 2.0 ** (-8.0 * np.arange(1, h + 1) / h)
+    found = slopes(h, option)
     if option == "alibi same":
-        slopes = np.full(h, slopes[0])
+        found = np.full(h, found[0])
     distance = np.abs(np.arange(tq)[:, None] + offset - np.arange(tk)[None, :])
-    return np.asarray((1 if option == "alibi turned" else -1) * slopes[:, None, None] * distance)
+    return np.asarray((1 if option == "alibi turned" else -1) * found[:, None, None] * distance)
+
+
+@no_type_check
+def slopes(heads: int, option: str) -> Array:
+    """ALiBi's slopes, 2^(−8 (h + 1) / H); `woven`: those of the next lower power of two n, then every second of 2n."""
+    if option == "alibi halves":
+        return 2.0 ** -np.arange(1, heads + 1)
+    if option != "alibi woven":
+        return 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads)
+    n = 1 << (heads.bit_length() - 1)
+    between = 2.0 ** (-4.0 * np.arange(1, 2 * n + 1, 2) / n)
+    return np.concatenate([2.0 ** (-8.0 * np.arange(1, n + 1) / n), between[: heads - n]])
 
 
 @no_type_check
@@ -160,6 +176,8 @@ def normalised(axis: str, z: Array) -> Array:
         return _turned_round(axis, z)
     if axis == "both":
         return softmax(z, (-2, -1))
+    if axis.startswith("tiles"):
+        return _by_tiles(axis, z)
     finite = np.where(z == -np.inf, 0.0, z)
     if axis == "none":
         return finite
@@ -189,6 +207,20 @@ def normalised(axis: str, z: Array) -> Array:
     if axis == "squares":
         return np.asarray(finite**2 / (finite**2).sum(-1, keepdims=True))
     raise KeyError(axis)
+
+
+@no_type_check
+def _by_tiles(axis: str, z: Array) -> Array:
+    """A softmax over tiles of keys whose sums so far (of values, or both) are not rescaled when a larger score comes."""
+    wide = int(axis.rpartition("=")[2])
+    if wide >= z.shape[-1]:
+        raise Refused
+    top = np.maximum.accumulate(z, axis=-1)
+    ends = np.minimum((np.arange(z.shape[-1]) // wide + 1) * wide, z.shape[-1]) - 1
+    e = np.exp(z - top[..., ends])  # against the largest score of the tiles so far
+    if axis.startswith("tiles both"):
+        return np.asarray(e / e.sum(-1, keepdims=True))
+    return np.asarray(e / np.exp(z - top[..., -1:]).sum(-1, keepdims=True))
 
 
 @no_type_check
@@ -314,6 +346,8 @@ def rotated(rope: str, q: Array, k: Array, v: Array, past: int, chunks: list[int
         at_q = at_q + 1
     elif fault == "q-backwards":
         at_q = -at_q
+    elif fault == "k-backwards":
+        at_k = -at_k
     elif fault == "backwards":
         at_q, at_k = -at_q, -at_k
     if fault == "over-heads":

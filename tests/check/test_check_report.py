@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import os
 import subprocess
 import sys
@@ -111,6 +112,12 @@ def test_the_page_holds_text_as_text(report, tmp_path):
     assert "&lt;b&gt;scaled&lt;/b&gt;" in page
     assert "script" not in page.split("Content-Security-Policy")[0]
     assert "default-src 'none'" in page
+    largest = max(abs(x) for row in report.picture.difference for x in row)
+    assert f"<figcaption>yours − right, up to ±{largest:.2g}</figcaption>" in page
+    deepest = [float(share) for share in re.findall(r'fill-opacity="([^"]+)"', page.split("yours − right")[-1])]
+    assert max(deepest) == 1.0  # a small difference is seen as well as a large one
+    T = len(report.picture.right)
+    assert f'aria-label="right: {T} queries down, {T} keys across"' in page
     report.save(tmp_path / "r.html")
     report.save(tmp_path / "r.json")
     assert (tmp_path / "r.html").read_text() == page

@@ -15,7 +15,7 @@ def page(report: Report) -> str:
     """The page as HTML text."""
     kind = {"right": "right", "wrong": "wrong", "could not run": "trouble"}[report.verdict]
     parts = [f'<h1>{_t(report.candidate)}: <span class="{kind}">{report.verdict}</span></h1>']
-    parts.append(f'<p class="soft">clearhead check, {report.seconds:.1f} s. {_t("; ".join(report.reading))}</p>')
+    parts.append(f'<p class="soft">clearhead check, {report.seconds:.1f} s: {_t("; ".join(report.reading))}</p>')
     if report.trouble:
         parts.append(f"<section><h2>Could not run</h2><p>{_t(report.trouble)}</p></section>")
     if report.diagnosis:
@@ -81,30 +81,37 @@ def _warnings(report: Report) -> str:
 
 
 def _maps(picture: Picture, first: str, smallest: str) -> str:
-    values = [abs(x) for m in (picture.right, picture.yours) for row in m for x in row if x is not None]
-    top = max(values, default=0.0) or 1.0
+    top, apart = _top(picture.right, picture.yours), _top(picture.difference)
     maps = "".join(
-        f"<figure><figcaption>{name}</figcaption>{_map(matrix, top, signed)}</figure>"
-        for name, matrix, signed in (
-            ("right", picture.right, False), ("yours", picture.yours, False), ("yours − right", picture.difference, True),
+        f"<figure><figcaption>{name}</figcaption>{_map(matrix, name, of, signed)}</figure>"
+        for name, matrix, of, signed in (
+            ("right", picture.right, top, False),
+            ("yours", picture.yours, top, False),
+            (f"yours − right, up to ±{apart:.2g}", picture.difference, apart, True),
         )
-    )  # fmt: skip
+    )
     said = f"<p>{_t(first)}</p>" if first else ""
     if smallest:
         said += f'<p class="soft">Smallest input that fails: {_t(smallest)}</p>'
     return f'<section><h2>{_t(picture.what)}</h2><div class="maps">{maps}</div>{said}</section>'
 
 
-def _map(matrix: list[list[float | None]], top: float, signed: bool) -> str:
+def _top(*matrices: list[list[float | None]]) -> float:
+    """The largest size of a cell, which is coloured most."""
+    return max((abs(x) for m in matrices for row in m for x in row if x is not None), default=0.0) or 1.0
+
+
+def _map(matrix: list[list[float | None]], name: str, top: float, signed: bool) -> str:
     """Cells as SVG: a page without a script and with a strict policy cannot style each cell of a table."""
+    decimals = 2 if top >= 0.095 else 3
     size, rows, columns = 34, len(matrix), len(matrix[0]) if matrix else 0
     cells = []
     for r, row in enumerate(matrix):
         for c, x in enumerate(row):
             share = 0.0 if x is None else min(1.0, abs(x) / top)
             hue = "#888" if x is None else "#0a5c94" if (not signed and x >= 0) or (signed and x < 0) else "#c4501b"
-            ink = "#fff" if share > 0.55 else "currentColor"
-            text = "?" if x is None else "" if abs(x) < 0.005 * top else f"{x:.2f}".replace("0.", ".")
+            ink = "#fff" if share > 0.8 else "currentColor"
+            text = "?" if x is None else "" if abs(x) < 0.005 * top else f"{x:z.{decimals}f}".replace("0.", ".")
             box = f'x="{c * size}" y="{r * size}" width="{size - 1}" height="{size - 1}"'
             at = f'x="{c * size + 16.5}" y="{r * size + 21}" font-size="11" text-anchor="middle"'
             cells.append(f'<rect {box} fill="{hue}" fill-opacity="{share:.3f}"/><text {at} fill="{ink}">{text}</text>')
@@ -112,7 +119,8 @@ def _map(matrix: list[list[float | None]], top: float, signed: bool) -> str:
     frame = (
         f'<rect x="0" y="0" width="{w - 1}" height="{h - 1}" fill="none" stroke="currentColor" stroke-opacity=".25"/>'
     )
-    return f'<svg width="{w}" height="{h}" role="img" aria-label="matrix">{"".join(cells)}{frame}</svg>'
+    said = _t(f"{name}: {rows} queries down, {columns} keys across")
+    return f'<svg width="{w}" height="{h}" role="img" aria-label="{said}">{"".join(cells)}{frame}</svg>'
 
 
 def _checks(report: Report) -> str:
@@ -128,5 +136,8 @@ def _checks(report: Report) -> str:
         for text in report.not_tested
         if not any(text.startswith(f.check.replace("_", " ") + ":") for f in report.findings)
     ]
-    rows += "".join(f'<tr><td class="soft">not tested</td><td></td><td>{_t(text)}</td></tr>' for text in more)
+    for text in more:
+        what, apart, why = text.partition(": ")
+        what, why = (what, why) if apart else ("", text)
+        rows += f'<tr><td class="soft">not tested</td><td>{_t(what)}</td><td>{_t(why)}</td></tr>'
     return f'<section><h2>Checks</h2><table class="checks">{rows}</table></section>'

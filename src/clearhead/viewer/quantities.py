@@ -16,7 +16,7 @@ from clearhead.viewer.packed import number, numbers
 # name, what it is called, its unit, what it is
 QUANTITIES: tuple[tuple[str, str, str, str], ...] = (
     ("entropy", "entropy", "nats", "How spread out the weights are, the mean over the tokens; uniform attention has the most."),
-    ("entropy_share", "entropy, share of uniform", "", "Entropy divided by uniform attention's: 1 is as spread out as can be."),
+    ("entropy_share", "entropy share", "", "Entropy divided by uniform attention's: 1 is as spread out as can be."),
     ("distance", "distance", "tokens", "How far back a head looks, the mean over weights and tokens."),
     ("max_weight", "largest weight", "", "The weight on the most attended token, the mean over the tokens."),
     ("max_logit", "largest logit", "", "The largest logit of any pair."),

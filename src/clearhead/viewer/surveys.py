@@ -34,7 +34,7 @@ NAMES = {
 }
 # As they stand beside each other in the list of one head.
 SAID = {name: said for name, (said, *_) in NAMES.items()} | {
-    "entropy_share": "entropy, share of uniform", "self_weight": "on itself", "previous_weight": "on the previous token",
+    "entropy_share": "entropy share", "self_weight": "on itself", "previous_weight": "on the previous token",
     "first_weight": "on the first token", "local_weight": "within eight tokens", "same_token": "on equal tokens",
     "after_same_token": "behind equal tokens", "received": "received by a token",
 }  # fmt: skip

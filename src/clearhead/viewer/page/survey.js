@@ -35,6 +35,6 @@ export const SURVEYS = {
     ["longest sequence", `${counted(doc.length)} tokens`],
   ],
   notices: (doc) => Object.keys(doc.bad).length
-    ? [`Not read: ${Object.entries(doc.bad).map(([why, count]) => `${counted(count)} (${why})`).join(", ")}. bad.parquet in the survey's folder lists them.`]
+    ? [`Not read: ${Object.entries(doc.bad).map(([why, count]) => `${counted(count)} (${why})`).join(", ")}. bad.parquet in the survey's folder lists ${Object.values(doc.bad).reduce((a, b) => a + b, 0) === 1 ? "it" : "them"}.`]
     : [],
 };

@@ -22,6 +22,7 @@ from clearhead.errors import InputError
 from clearhead.models import load as load_model
 from clearhead.survey import Corpus, Options, compare, load, state, survey
 from clearhead.survey.progress import Progress
+from commands import in_process
 from surveyed import two_surveys
 
 WORDS = [
@@ -313,7 +314,9 @@ def test_the_command_names_what_it_could_not_read_and_what_it_left_aside(tmp_pat
     assert "role  " not in finish(only)[0]  # no roles, no table of them
 
 
-def test_options_that_cannot_be_are_named(texts: Path, tmp_path: Path) -> None:
+def test_options_that_cannot_be_are_named(
+    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InputError, match=r"length: expected an integer >= 2, got 0\. Leave it out\."):
         Options(length=0)
     with pytest.raises(InputError, match=r"observables: expected some of entropy, .*, got wisdom\. "):
@@ -328,23 +331,22 @@ def test_options_that_cannot_be_are_named(texts: Path, tmp_path: Path) -> None:
         (["survey", "builtin", "--compare", "a", "b"], "MODEL and --compare: give one of them, not both"),
         (["survey", "--compare", str(tmp_path), str(tmp_path)], "there is no survey in it"),
     ):
-        run = subprocess.run([sys.executable, "-m", "clearhead", *words], capture_output=True, text=True, check=False)
-        assert run.returncode == 2
-        assert why in run.stderr
-        assert "Traceback" not in run.stderr
+        code, _, told = in_process(*words, capsys=capsys, monkeypatch=monkeypatch)
+        assert code == 2
+        assert why in told
+        assert "Traceback" not in told
 
 
-def test_two_surveys_are_compared_the_surest_difference_first(tmp_path: Path) -> None:
+def test_two_surveys_are_compared_the_surest_difference_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     base, tuned = two_surveys(tmp_path)  # in the second L1H0 looks evenly
     without = survey(
         load_model("builtin"), Corpus([tmp_path / "texts"]), tmp_path / "without", Options(observables=("entropy",))
     )
     assert without is not None
-    show = [sys.executable, "-m", "clearhead", "survey", "--compare", str(base.folder)]
-    said = [
-        subprocess.run([*show, str(x.folder)], capture_output=True, text=True, check=True).stdout
-        for x in (tuned, without)
-    ]
+    show = ("survey", "--compare", str(base.folder))
+    said = [in_process(*show, str(x.folder), capsys=capsys, monkeypatch=monkeypatch)[1] for x in (tuned, without)]
     assert " → broad" in said[0]
     assert "previous-token → not measured" in said[1]
     assert "→ ·" not in said[1]
@@ -371,10 +373,8 @@ def test_two_surveys_are_compared_the_surest_difference_first(tmp_path: Path) ->
     }  # which is 1 whatever a head does
     surest = [abs(row["z"]) for row in rows if row["z"] == row["z"]]
     assert surest == sorted(surest, reverse=True)
-    run = [sys.executable, "-m", "clearhead", "survey", "--compare", str(base.folder), str(tuned.folder)]
-    told = subprocess.run(run, capture_output=True, text=True, check=True).stdout
-    assert re.search(r"^L1H0 +entropy_share", told, re.MULTILINE)
-    assert "smaller differences; clearhead.survey.compare gives all" in told
+    assert re.search(r"^L1H0 +entropy_share", said[0], re.MULTILINE)
+    assert "smaller differences; clearhead.survey.compare gives all" in said[0]
 
 
 def test_the_line_of_progress_says_how_far_how_fast_and_how_long() -> None:

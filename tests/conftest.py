@@ -4,6 +4,7 @@ and an order of the files in which several processes end together."""
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,7 +28,12 @@ FIRST = (
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile the CPU kernels before any test, in a process of its own: here jaxtyping rewrites what Numba would compile."""
+    """Compile the CPU kernels before any test, in a process of its own: here jaxtyping rewrites what Numba would compile.
+
+    And let Ctrl-C be heard: a shell that runs the tests in the background has it ignored, by them and by what they start.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(session.config, "workerinput"):
         return  # compiled before the workers were started
     subprocess.run([sys.executable, "-m", "clearhead.kernels.cpu.build"], check=True, stdout=subprocess.DEVNULL)

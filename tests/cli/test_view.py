@@ -34,7 +34,6 @@ def serving(*words: str, cwd=None) -> tuple[subprocess.Popen, str]:
     process = subprocess.Popen(
         [sys.executable, "-m", "clearhead", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd,
         env=os.environ | {"BROWSER": "true", "OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # where the tests run in the background it is ignored
     )  # fmt: skip
     for line in process.stdout:
         if found := re.search(r"http://127\.0\.0\.1:\d+/#token=\S+", line):

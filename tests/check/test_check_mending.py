@@ -310,7 +310,7 @@ def test_lines_that_change_together_make_the_whole_right(what: str, tmp_path: Pa
     text, page = str(report), report.html()
     assert text.count("could read") == 1
     assert all(f"   (broken_candidate.py:{change.line.number})" in text for change in report.diagnosis[0].together)
-    assert page.count("<h2>Could read</h2>") == 1
+    assert page.count("<h2>Could read, changed together</h2>") == 1
     assert Report.from_dict(report.to_dict()) == report
 
 

@@ -219,3 +219,16 @@ def window_that_forgets_the_future(q, k, v, window=3):
     i, j = torch.arange(q.shape[-2])[:, None] + k.shape[-2] - q.shape[-2], torch.arange(k.shape[-2])
     near = (i - j) < window
     return F.softmax(scaled(q, k).masked_fill(~near, float("-inf")), dim=-1) @ v
+
+
+@wrong("axis:tiles=64")
+def values_never_rescaled_in_large_tiles(q, k, v):
+    top, total, out = q.new_full((*q.shape[:3], 1), float("-inf")), 0.0, 0.0
+    for j in range(0, k.shape[2], 64):
+        scores = scaled(q, k[:, :, j : j + 64])
+        new = torch.maximum(top, scores.amax(-1, keepdim=True))
+        e = torch.exp(scores - new)
+        total = total * torch.exp(top - new) + e.sum(-1, keepdim=True)
+        out = out + e @ v[:, :, j : j + 64]
+        top = new
+    return out / total

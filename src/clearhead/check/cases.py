@@ -13,12 +13,15 @@ from clearhead.check.formula import Bench, Case
 from clearhead.check.functions import FunctionSubject
 from clearhead.check.inputs import Sizes, some_sinks
 from clearhead.check.modules import ModuleSubject
+from clearhead.check.search import SINGLE
 from clearhead.check.settling import masked_case
+from clearhead.check.source import in_tiles
 from clearhead.check.state import Reading, meant_options
 from clearhead.check.subjects import CannotRun, said_of
 
 # Scores as large as that: where a fill of −100, −1e4, −1e5 is no longer low.
 LOUDNESS = (300.0, 2e4, 4e5)
+LONG = 129  # keys: more than the usual tiles hold
 
 
 def function_cases(reading: Reading) -> None:
@@ -51,6 +54,22 @@ def function_cases(reading: Reading) -> None:
         if subject.mask_argument is not None and subject.mask_shape is not None:
             _try_case(reading, "mask", o, lambda: masked_case(reading, seed))
         _option_cases(reading, subject, o, meant)
+
+
+def long_case(reading: Reading) -> bool:
+    """One sequence of many keys, for a candidate that goes through them in tiles; whether it was run and came out wrong."""
+    subject, o = reading.subject, reading.ordinary
+    assert isinstance(subject, FunctionSubject)  # noqa: S101
+    if not in_tiles(subject.function):
+        return False
+    sizes = Sizes(1, 1, 1, LONG, LONG, o.D, o.Dv)
+    meant, before = meant_options(reading), len(reading.benches)
+    with torch.no_grad():
+        run = functools.partial(subject.case, "many keys", sizes, seed=reading.options.seed, order=9, **meant)
+        _try_case(reading, "many keys", sizes, run)
+    if len(reading.benches) > before and reading.benches[-1].error(reading.base) <= SINGLE:
+        reading.benches.pop()  # it says nothing that the others do not, and searching in it takes long
+    return len(reading.benches) > before
 
 
 def _option_cases(reading: Reading, subject: FunctionSubject, o: Sizes, meant: dict[str, Any]) -> None:

@@ -46,6 +46,12 @@ class Dimension:
                 f"{float(name[4:]):g} is added to hidden scores, not enough where scores are as large; −inf always is"
             )
             return Option(name, said, rank=4)
+        if self.name == "axis" and name.startswith("tiles"):
+            kind, _, wide = name.partition("=")
+            which = "neither sum so far is" if kind.endswith("both") else "the sum of the values so far is not"
+            keys = "a key" if wide == "1" else f"a tile of {wide} keys"
+            said = f"when {keys} brings a larger score, {which} rescaled by e^(old − new maximum)"
+            return Option(name, said, rank=1, alone=True)
         if self.name == "rope" and name != "none":  # a fault that is written down for one base is one for every base
             word, _, base = name.rpartition(" ")
             for option in self.options:
@@ -170,14 +176,6 @@ _HEADS = tuple(
     for part, noun in _PARTS.items()
     for how, said in _PLACES
     if how in ("first", "averaged", "summed") or part in ("kv", "k", "v", "q")
-)
-
-_TILES = (
-    (
-        "",
-        "when a tile of {} keys brings a larger score, the sum of the values so far is not rescaled by e^(old − new maximum)",
-    ),
-    (" both", "when a tile of {} keys brings a larger score, neither sum so far is rescaled by e^(old − new maximum)"),
 )
 
 _KEEP = "one number a row meets the matrix as if it were one a column (is keepdims=True missing?)"
@@ -401,7 +399,10 @@ DIMENSIONS = (
             *_fine(
                 ("none", "nothing is added to the scores"),
                 ("alibi", "ALiBi: scores fall with the distance"),
-                ("alibi woven", "ALiBi: scores fall with the distance, slopes of the next power of two woven in"),
+                (
+                    "alibi woven",
+                    "ALiBi: scores fall with the distance, slopes as published for a number of heads that is no power of two",
+                ),
             ),
             *_wrong(
                 ("alibi turned", "ALiBi with its sign turned round: scores rise with the distance"),
@@ -514,11 +515,6 @@ DIMENSIONS = (
                 ("turned both", f"maxima and sums of the key's row are used, not of the query's: {_KEEP}"),
                 ("columns", "each row's largest score is subtracted, and then the softmax runs over the queries"),
                 rank=1,
-            ),
-            *(
-                Option(f"tiles{both}={n}", said.format(n), rank=1, alone=True)
-                for n in (1, 2, 3, 4, 8, 16)
-                for both, said in _TILES
             ),
         ),
     ),

@@ -31,6 +31,7 @@ from clearhead.check.layers import listening
 from clearhead.check.modules import result_place
 from clearhead.check.report import Finding
 from clearhead.check.search import EXACT, SINGLE
+from clearhead.check.source import in_tiles
 from clearhead.check.state import Reading
 from clearhead.errors import dtype_name
 from clearhead.reference import attention
@@ -233,7 +234,10 @@ def lengths(reading: Reading) -> Finding:
     sound = reading.bench("square")
     if sound is None or sound.error(formula) > SINGLE:
         return skipped(name, "only where all values are right")
-    for t in (1, 2, 3, 15, 16, 17, 33):
+    tried = [1, 2, 3, 15, 16, 17, 33]
+    if longest is None and in_tiles(subject.function if isinstance(subject, FunctionSubject) else subject.root):
+        tried += [129, 257]  # tiles of 128 are not to be all there is
+    for t in tried:
         if longest is not None and t > longest:
             continue
         for batch in (2, 1) if t <= 2 else (2,):
@@ -252,7 +256,9 @@ def lengths(reading: Reading) -> Finding:
                 return wrong(name, f"T={t}, B={batch}: off by {error:.2g} of the largest number", error=error)
     return right(
         name,
-        "T = 1, 2, 3, 15, 16, 17, 33" + (f", but not taken: {', '.join(dict.fromkeys(refused))}" if refused else ""),
+        "T = "
+        + ", ".join(map(str, tried))
+        + (f", but not taken: {', '.join(dict.fromkeys(refused))}" if refused else ""),
     )
 
 

@@ -56,7 +56,7 @@ def _diagnosis(found: tuple[Explanation, ...]) -> str:
             f"<dt>{_t(Path(c.line.file).name)}:{c.line.number}</dt><dd><pre>{_t(c.text) or '(left out)'}</pre></dd>"
             for c in first.together
         )
-        made.append(f"<h2>Could read</h2><dl>{''.join(rows)}</dl>")
+        made.append(f"<h2>Could read, changed together</h2><dl>{''.join(rows)}</dl>")
     if first.error_truth:
         made.append(f'<p class="soft">Your numbers are {_t(first.distances)}.</p>')
     for other in found[1:4]:

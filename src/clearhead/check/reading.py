@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.check.calling import Failed, Habits, Watcher
-from clearhead.check.cases import function_cases, module_cases
+from clearhead.check.cases import function_cases, long_case, module_cases
 from clearhead.check.functions import LAYOUTS, FunctionSubject
 from clearhead.check.inputs import Sizes, arrays_of, inputs
 from clearhead.check.masking import MASK_SENSES
@@ -25,7 +25,7 @@ from clearhead.check.settling import (
     settle_repeats,
     settle_rotary,
 )
-from clearhead.check.state import FUNCTION_SIZES, Reading, diagnose, settled
+from clearhead.check.state import FEW, FUNCTION_SIZES, Reading, diagnose, settled
 from clearhead.check.subjects import CannotRun, Options, Subject, framework_hint, subject_of, trouble_of
 
 Progress = Callable[[str], None]
@@ -75,7 +75,7 @@ def _read_function(subject: FunctionSubject, options: Options, progress: Progres
                 return second
         return reading
     progress("looking for the formula that explains it")
-    diagnose(reading)
+    diagnose(reading, tries=FEW if reading.right and long_case(reading) else None)
     return reading
 
 

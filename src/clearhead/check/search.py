@@ -20,6 +20,7 @@ SINGLE = 3e-5  # float32 somewhere inside
 LOUD = 1e-2  # scores so large that their last digit moves weights
 FIXED_FILLS = tuple(f"=-1{'0' * n}" for n in range(6))
 ADDED_FILLS = tuple(f"add=-1{'0' * n}" for n in range(1, 6))
+TILES = tuple(f"tiles{both}={n}" for n in (1, 2, 3, 4, 8, 16, 32, 64, 128) for both in ("", " both"))
 NORMS = ("layer", "rms wide", "layer wide")  # only for what holds norm layers
 BEAM = 160
 CLOSE = 3  # levels of formulas that are one choice away, or one number of their own
@@ -150,6 +151,8 @@ class Search:
                 names.remove("ignored")
             if dimension.name == "hide":
                 names += FIXED_FILLS + (ADDED_FILLS if bench.case.loud else ())
+            if dimension.name == "axis":
+                names += TILES
             if dimension.name == "unit":
                 names = [name for name in names if name not in NORMS or not self.is_mistake("unit", name)]
             turned = starts[0][n].rpartition(" ")[2] if dimension.name == "rope" else "10000"

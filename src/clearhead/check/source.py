@@ -70,6 +70,12 @@ def constructors(root: nn.Module) -> list[Source]:
     return [source for source in made if source is not None]
 
 
+def in_tiles(candidate: Any) -> bool:
+    """Whether its code speaks of tiles, or goes through something in steps: then only long inputs show all it does."""
+    code = "\n".join(line.split("#")[0] for source in source_of(candidate) for line in source.lines)
+    return re.search(r"range\([^()]*,.*,|[bB]lock|BLOCK|tile|TILE|maximum\(", code) is not None
+
+
 def _read(target: Any, owner: type | None = None) -> Source | None:
     try:
         target = inspect.unwrap(target)

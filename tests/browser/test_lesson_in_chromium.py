@@ -295,6 +295,17 @@ def test_the_theme_follows_the_system_and_switches(opened):
     assert paper is not None
 
 
+def test_what_is_played_with_stays_as_it_is_when_the_theme_turns(opened):
+    browser = opened("7", "light")
+    weights = "[...document.querySelectorAll('.try .grid')].at(-1)"
+    colour = f"getComputedStyle({weights}.querySelector('tbody td')).backgroundColor"  # token 0 looks at itself alone
+    slide(browser, 4)
+    before = browser.run(colour)
+    browser.click("#theme")
+    until(browser, f"{colour} !== {json.dumps(before)}")
+    assert browser.run(f"{weights}.querySelectorAll('tbody tr').length") == 5
+
+
 @pytest.mark.parametrize("width", [360, 760, 1400])
 @pytest.mark.parametrize("key", ["0", "4", "6", "8", "9"])
 def test_nothing_sticks_out_at_any_width(opened, width, key):

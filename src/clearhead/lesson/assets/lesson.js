@@ -43,7 +43,10 @@
     const [r, g, b] = rgb.map((c) => (c <= 10 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000" : "#fff";
   };
-  const paint = (cell, rgb) => {
+  const colours = new WeakMap(); // how each cell was coloured, for when the theme turns
+  const paint = (cell, colour) => {
+    colours.set(cell, colour);
+    const rgb = colour();
     cell.style.backgroundColor = rgb ? `rgb(${rgb.join(" ")})` : "";
     cell.style.color = rgb ? inkOn(rgb) : "";
   };
@@ -67,8 +70,8 @@
         else if (value === "-inf" || (shade === "weight" && value < 0.5 * 0.1 ** places)) cell.className = "none";
         if (small && shade === "weight" && value === 0) cell.textContent = "";
         if (cell.className) { /* the table's own ground */ }
-        else if (shade === "weight") paint(cell, ofWeight(value));
-        else if (shade === "signed") paint(cell, Math.abs(value) / top < 0.04 ? null : ofSigned(value, top));
+        else if (shade === "weight") paint(cell, () => ofWeight(value));
+        else if (shade === "signed") paint(cell, () => (Math.abs(value) / top < 0.04 ? null : ofSigned(value, top)));
         line.append(cell);
         return cell;
       }));
@@ -198,7 +201,7 @@
       const { q, k, scores, weights } = b.data, T = weights.length, D = q[0].length, who = names(T);
       const grid = matrix({ name: "weights", values: weights, shade: "weight", rows: who, columns: who, decimals: T > 8 ? 2 : 3 });
       const out = make("div", { className: "readout" });
-      const strip = (values, top) => make("div", { className: "strip" }, ...values.map((v) => { const cell = make("i", { title: fixed(v) }); paint(cell, ofSigned(v, top)); return cell; }));
+      const strip = (values, top) => make("div", { className: "strip" }, ...values.map((v) => { const cell = make("i", { title: fixed(v) }); paint(cell, () => ofSigned(v, top)); return cell; }));
       const show = (i, j) => {
         grid.cells.flat().forEach((cell) => cell.classList.remove("pointed"));
         grid.cells[i][j].classList.add("pointed");
@@ -303,7 +306,7 @@
           cell.classList.remove("gone");
           if (current(i, j)) {
             cell.classList.add("now");
-            if (typeof values[i][j] === "number") paint(cell, ofSigned(values[i][j], top));
+            if (typeof values[i][j] === "number") paint(cell, () => ofSigned(values[i][j], top));
           } else if (!made.has(`${tileOf(i)},${tileOf(j)}`)) cell.classList.add("never");
           else cell.classList.add("none");
           if (!current(i, j)) cell.textContent = made.has(`${tileOf(i)},${tileOf(j)}`) && values[i][j] !== null ? "·" : "";
@@ -480,7 +483,10 @@
     $("theme").textContent = dark ? "Light" : "Dark";
     $("theme").setAttribute("aria-label", dark ? "Light colours" : "Dark colours");
   }
-  $("theme").addEventListener("click", () => { theme(dark ? "light" : "dark"); show(shown, false); });
+  $("theme").addEventListener("click", () => {
+    theme(dark ? "light" : "dark");
+    for (const cell of $("page").querySelectorAll("td, i")) if (colours.has(cell)) paint(cell, colours.get(cell));
+  });
 
   theme(matchMedia("(prefers-color-scheme: light)").matches ? "light" : "dark");
   (embedded ? Promise.resolve() : enter()).then(() => {

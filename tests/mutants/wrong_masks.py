@@ -196,3 +196,12 @@ def window_one_too_narrow(q, k, v, window=7):
 def brought_back_to_one(q, k, v):
     weights = F.softmax(scaled(q, k), dim=-1) * triangle(q, k)
     return weights / weights.sum(-1, keepdim=True) @ v
+
+
+@wrong("hide:0/0")
+def brought_back_to_one_beside_what_is_hidden(q, k, v, mask=None):
+    scores = scaled(q, k)
+    e = torch.exp(scores - scores.amax(-1, keepdim=True))
+    if mask is not None:
+        e = e * mask
+    return e / (e.sum(-1, keepdim=True) + 1e-9) @ v

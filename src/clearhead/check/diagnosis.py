@@ -271,6 +271,11 @@ def _habits(reading: Reading, findings: list[Finding], sources: list[Source]) ->
             name = "empty:nan" if check == "empty_rows" and "NaN" in finding.said else name
             line = finding.line or _line(sources, _WORDS.get(check, r"$^"))
             made.append(Mistake(name, finding.said, right, line, finding.change))
+    if "padding" in by_name and reading.right and by_name["padding"].numbers.get("error", 2.0) < 2:
+        # Right while hidden scores are as large as the others; else what is left of those, not what is hidden.
+        said = "weights are brought back to a sum of 1 after the mask: beside far larger hidden scores the others come out as 0"
+        right = 'scores.masked_fill(hidden, float("-inf")) before the softmax'
+        made.append(Mistake("hide:0/0", said, right, _line(sources, r"/.*sum\(") or _line(sources, r"sum\(|mask")))
     if "extreme_scores" in by_name and not reading.matches and "NaN" in by_name["extreme_scores"].said:
         one = _line(sources, r"\.max\(\)|\bnp\.max\(\w+\)|\.amax\(\)")
         said = "e is raised to the scores as they are, which overflows when one passes 88 (float32) or 709 (float64)"

@@ -30,8 +30,11 @@ FIRST = (
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile the CPU kernels before any test, in a process of its own: here jaxtyping rewrites what Numba would compile.
 
-    And let Ctrl-C be heard: a shell that runs the tests in the background has it ignored, by them and by what they start.
+    And let Ctrl-C be heard: a shell that runs the tests in the background has it ignored, by them and by what they start. And
+    let no terminal's width be heard: readline, which pytest loads, hands it to the workers.
     """
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(session.config, "workerinput"):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from clearhead.lesson import page as lesson
 from clearhead.viewer import joined
 from clearhead.viewer.packed import Answer, unpack
 
@@ -17,9 +18,10 @@ PAGE = joined.PAGE
 
 @pytest.fixture
 def modules(tmp_path, monkeypatch):
-    monkeypatch.setattr(joined, "PAGE", tmp_path)
+    monkeypatch.setattr(joined, "PAGE", tmp_path / "page")
     joined.script.cache_clear()
-    yield tmp_path
+    (tmp_path / "page").mkdir()
+    yield tmp_path / "page"
     joined.script.cache_clear()
 
 
@@ -36,6 +38,19 @@ def test_what_is_needed_comes_first_and_once(modules):
         first="export const a = 1;\n",
     )
     assert joined.script("last") == "const a = 1;\n\nconst b = a + 1;\n\nconsole.log(a, b);\n"
+
+
+def test_another_page_takes_from_the_one_above_it(modules, tmp_path):
+    write(modules, first='import { a } from "./second.js";\nexport const b = a;\n', second="export const a = 1;\n")
+    other = tmp_path / "other"
+    other.mkdir()
+    write(other, first="export const c = 2;\n")
+    write(other, last='import { b } from "../first.js";\nimport { c } from "./first.js";\nb(c);\n')
+    assert joined.script("last", other) == "const a = 1;\n\nconst b = a;\n\nconst c = 2;\n\nb(c);\n"
+    write(other, first="export const b = 2;\n")
+    joined.script.cache_clear()
+    with pytest.raises(RuntimeError, match=r"^other/first\.js: b is at the top of page/first\.js too$"):
+        joined.script("last", other)
 
 
 @pytest.mark.parametrize(
@@ -55,12 +70,15 @@ def test_what_cannot_be_joined_is_refused(modules, text, why):
         joined.script("last")
 
 
-@pytest.mark.parametrize("entry", ["file", "serve", "widget"])
-def test_the_page_can_be_joined_and_needs_nothing(entry):
-    text = joined.script(entry)
+@pytest.mark.parametrize(
+    ("entry", "folder"),
+    [("file", None), ("serve", None), ("widget", None), ("file", lesson.ASSETS), ("serve", lesson.ASSETS)],
+)
+def test_the_page_can_be_joined_and_needs_nothing(entry, folder):
+    text = joined.script(entry, folder)
     assert "\nimport " not in text
     assert text.count("export ") == (1 if entry == "widget" else 0)
-    assert joined.script(entry) is text
+    assert joined.script(entry, folder) is text
 
 
 @pytest.mark.skipif(shutil.which("tsc") is None, reason="there is no TypeScript here: npm install -g typescript")

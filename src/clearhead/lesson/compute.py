@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import math
 from dataclasses import asdict
@@ -17,7 +16,6 @@ from clearhead.lesson.book import Book
 from clearhead.lesson.pages.contents import CONTENTS, KEYS
 from clearhead.lesson.settings import MOST, Settings
 from clearhead.lesson.source import fitted
-from clearhead.viewer.colour import ramp_bytes
 
 CODE = 96  # columns of code on a page
 GIVEN = {"key": str, "time": int, "width": int, "seed": int, "text": str}
@@ -62,12 +60,8 @@ def _book(settings: Settings) -> Book:
 
 
 def facts() -> dict[str, Any]:
-    """What every page needs: the contents, the limits and the colours."""
-    return {
-        "contents": [[key, *CONTENTS[key]] for key in KEYS],
-        "most": MOST,
-        "ramp": base64.b64encode(ramp_bytes()).decode("ascii"),
-    }
+    """What every page needs: the contents and the limits."""
+    return {"contents": [[key, *CONTENTS[key]] for key in KEYS], "most": MOST}
 
 
 def as_json(page: Page) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from clearhead.lesson.compute import as_json, facts
 from clearhead.lesson.pages.contents import KEYS
 from clearhead.lesson.pages.start import exercises
 from clearhead.lesson.settings import Settings
+from clearhead.viewer import joined
 
 ASSETS = Path(__file__).parent / "assets"
 TIMES = (4, 8, 12)
@@ -32,7 +33,7 @@ def page(settings: Settings | None = None, *, measured: bool = True) -> str:
     """
     first = Settings() if settings is None else settings
     data = {**facts(), **_choices(first, measured)}
-    style, script = ((ASSETS / name).read_text(encoding="utf-8") for name in ("lesson.css", "lesson.js"))
+    style, script = (ASSETS / "lesson.css").read_text(encoding="utf-8"), joined.script("file", ASSETS)
     html = (ASSETS / "index.html").read_text(encoding="utf-8")
     policy = (
         f"default-src 'none'; script-src '{policy_hash(script)}'; style-src '{policy_hash(style)}'; img-src data:; "
@@ -41,9 +42,9 @@ def page(settings: Settings | None = None, *, measured: bool = True) -> str:
     parts = {
         '<link rel="stylesheet" href="lesson.css">': f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         f"<style>{style}</style>",
-        '<script src="lesson.js" defer></script>': "",
+        '<script type="module" src="serve.js"></script>\n': "",
         "</body>": f'<script type="application/json" id="data">{inert(json.dumps(data, allow_nan=False))}</script>\n'
-        f"<script>{script}</script>\n</body>",
+        f'<script type="module">{script}</script>\n</body>',
     }
     # One pass: nothing that was put in is looked at again.
     return re.sub("|".join(map(re.escape, parts)), lambda found: parts[found[0]], html)

@@ -68,9 +68,14 @@ export function css(ramp, t) {
   return `rgb(${ramp[n]} ${ramp[n + 1]} ${ramp[n + 2]})`;
 }
 
-/** Black or white, whichever reads better (WCAG relative luminance). @param {Uint8ClampedArray} ramp @param {number} t */
+/** @param {Uint8ClampedArray} ramp @param {number} t */
 export function inkOn(ramp, t) {
   const n = 4 * Math.round(255 * Math.min(1, Math.max(0, t)));
-  const [r, g, b] = [ramp[n], ramp[n + 1], ramp[n + 2]].map((c) => (c <= 10 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+  return inkFor([ramp[n], ramp[n + 1], ramp[n + 2]]);
+}
+
+/** Black or white, whichever reads better on a ground (WCAG relative luminance). @param {RGB} ground */
+export function inkFor(ground) {
+  const [r, g, b] = ground.map((c) => (c <= 10 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000" : "#fff";
 }

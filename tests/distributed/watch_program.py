@@ -125,6 +125,7 @@ def main(target: str) -> None:
         "keep": lambda: watched(nothing, mask=Causal(), keep="qk"),
     }
     Path(target).write_text(json.dumps({"same": found, "refused": {name: refused(run) for name, run in told.items()}}))
+    torch.distributed.destroy_process_group()  # its threads would still run while the process ends
 
 
 main(sys.argv[1])

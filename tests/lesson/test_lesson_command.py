@@ -10,25 +10,17 @@ import pytest
 from terminals import Terminal
 
 from clearhead.lesson.keys import _split
+from commands import in_process
 
 
 @pytest.fixture
 def clearhead(capsys, monkeypatch, tmp_path):
     """Run the command in this process: exit code, stdout, stderr. What it keeps goes to a folder of the test's own."""
-    from clearhead.cli import main
-
     monkeypatch.setenv("CLEARHEAD_CONFIG", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["clearhead", "lesson", *words])
-        code = 0
-        try:
-            main()
-        except SystemExit as stopped:
-            code = int(stopped.code or 0)
-        out = capsys.readouterr()
-        return code, out.out, out.err
+        return in_process("lesson", *words, capsys=capsys, monkeypatch=monkeypatch)
 
     return run
 

@@ -175,12 +175,9 @@ def _rope(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
 
 
 def _hide(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
-    found = re.search(r"\bmasked_fill_?\(", text)
-    if found:
-        end = _closing(text, found.end())
-        inside = _arguments(text[found.end() : end])
-        if len(inside) == 2:
-            yield f"{text[: found.end()]}{inside[0]}, {FILL}{text[end:]}"
+    before, inside, after = _called(text, r"\bmasked_fill_?\(")
+    if len(inside) == 2:
+        yield f"{before}{inside[0]}, {FILL}{after}"
     timed = re.fullmatch(r"(\w+)\s*=\s*(\w+)\s*\*\s*(.+)", text)
     if timed:  # scores * mask, in either order
         for scores, mask in ((timed[2], timed[3]), (timed[3], timed[2])):
@@ -201,6 +198,15 @@ def _arguments(inside: str) -> list[str]:
         else:
             found[-1] += letter
     return [each.strip() for each in found]
+
+
+def _called(text: str, opening: str) -> tuple[str, list[str], str]:
+    """A call that is opened by a pattern: what stands before its arguments, they, and what stands after; none without it."""
+    found = re.search(opening, text)
+    if not found:
+        return text, [], ""
+    end = _closing(text, found.end())
+    return text[: found.end()], _arguments(text[found.end() : end]), text[end:]
 
 
 def _roles(text: str, option: str, whole: str) -> Iterator[str]:
@@ -343,14 +349,11 @@ def _own_head(text: str, whole: str) -> Iterator[str]:
 
 def _cache(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
     """The two that are joined, the other way round."""
-    found = re.search(r"\b(?:cat|concat|concatenate)\(([\[(])", text)
-    if found:
-        end = _closing(text, found.end())
-        inside = _arguments(text[found.end() : end])
-        if len(inside) == 2:
-            yield f"{text[: found.end()]}{inside[1]}, {inside[0]}{text[end:]}"
-        elif len(inside) == 3:
-            yield f"{text[: found.end()]}{inside[0]}, {inside[1]}{text[end:]}"
+    before, inside, after = _called(text, r"\b(?:cat|concat|concatenate)\([\[(]")
+    if len(inside) == 2:
+        yield f"{before}{inside[1]}, {inside[0]}{after}"
+    elif len(inside) == 3:
+        yield f"{before}{inside[0]}, {inside[1]}{after}"
 
 
 def _merge(text: str, option: str, whole: str) -> Iterator[str]:  # noqa: ARG001
